@@ -1,0 +1,42 @@
+"""What a clip says of itself: enough to make it again, and to know what was allowed to change it."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from yellowsound import __version__
+from yellowsound.checkpoint import Checkpoint
+from yellowsound.recipe import Recipe
+from yellowsound.request import ClipRequest
+from yellowsound.run import Run
+
+
+def clip_metadata(
+    request: ClipRequest,
+    run: Run,
+    *,
+    checkpoint: Checkpoint,
+    recipe: Recipe,
+    device: str,
+    dtype: str,
+    decode_plan: str,
+) -> dict[str, Any]:
+    """Request, checkpoint, recipe with its level, machine facts, seconds by stage and warnings, as plain values."""
+    return {
+        **request.to_json(),
+        "checkpoint": checkpoint.name,
+        "variant": checkpoint.variant,
+        "recipe": recipe.name,
+        "level": recipe.level,
+        "device": device,
+        "dtype": dtype,
+        "decode_plan": decode_plan,
+        "seconds": {stage: round(seconds, 4) for stage, seconds in run.seconds.items()},
+        **run.peaks(),
+        "warnings": list(run.warnings),
+        "versions": {
+            "yellowsound": __version__,
+            **{name: version(name) for name in ("torch", "diffusers", "transformers")},
+        },
+    }

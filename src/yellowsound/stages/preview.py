@@ -1,0 +1,112 @@
+"""Previews: a small strip of the predicted clip while it is still noise, from one matrix product.
+
+A linear map from 16 latent channels to RGB is fitted by least squares to the first clip that this VAE decodes on this
+machine, and kept in the user's cache; until then the strip is grey.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Pixels = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+
+STRIP_FRAMES = 4
+
+
+def strip_of(video_x0: Floats, rgb_map: Floats | None, frames: int = STRIP_FRAMES) -> tuple[Pixels, int]:
+    """Evenly spaced latent frames (T, h, w, C) as one strip uint8 (h, n * w, 3), and n."""
+    total = video_x0.shape[0]
+    picked = np.unique(np.linspace(0, total - 1, min(frames, total)).round().astype(int))
+    pictures = _grey(video_x0[picked]) if rgb_map is None else _colour(video_x0[picked], rgb_map)
+    strip = np.concatenate(list(pictures), axis=1)
+    return np.ascontiguousarray((strip.clip(0, 1) * 255).round().astype(np.uint8)), len(picked)
+
+
+def fit_rgb_map(video: Floats, frames: Pixels) -> Floats:
+    """Least-squares map (C + 1, 3) from latent channels and a constant to RGB in 0..1.
+
+    video: latents (T, h, w, C) of a finished clip; frames: its decoded pixels uint8 (4 (T - 1) + 1, 8 h, 8 w, 3).
+    """
+    latent_frames, height, width, channels = video.shape
+    matching = frames[:: max(1, (len(frames) - 1) // max(1, latent_frames - 1))][:latent_frames].astype(np.float32)
+    small = matching.reshape(latent_frames, height, frames.shape[1] // height, width, frames.shape[2] // width, 3)
+    target = small.mean(axis=(2, 4)).reshape(-1, 3) / 255.0
+    source = _with_constant(video.reshape(-1, channels))
+    solution, *_ = np.linalg.lstsq(source, target, rcond=None)
+    fitted: Floats = solution.astype(np.float32)
+    return fitted
+
+
+def _colour(video: Floats, rgb_map: Floats) -> Floats:
+    coloured: Floats = _with_constant(video) @ rgb_map
+    return coloured
+
+
+def _with_constant(video: Floats) -> Floats:
+    return np.concatenate([video, np.ones((*video.shape[:-1], 1), np.float32)], axis=-1)
+
+
+def _grey(video: Floats) -> Floats:
+    """The channel that varies most, stretched to 0..1: a shape without a claim about colour."""
+    channel = video[..., int(video.reshape(-1, video.shape[-1]).std(axis=0).argmax())]
+    low, high = float(channel.min()), float(channel.max())
+    return np.repeat(((channel - low) / max(high - low, 1e-6))[..., None], 3, axis=-1)
+
+
+@dataclass(slots=True)
+class PreviewMap:
+    """The map of one VAE, looked up once and kept; ``key`` names the VAE's weights."""
+
+    key: str
+    folder: Path | None = field(default_factory=lambda: _cache_folder())
+    value: Floats | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            if self.folder is not None and (self.folder / f"{self.key}.npy").is_file():
+                self.value = np.load(self.folder / f"{self.key}.npy", allow_pickle=False)
+        except (OSError, ValueError):  # a damaged cache is as good as none
+            self.value = None
+
+    def learn(self, video: Floats, frames: Pixels) -> None:
+        """Fit from a finished clip, once; a folder that cannot be written keeps the map for this process only."""
+        if self.value is not None:
+            return
+        self.value = fit_rgb_map(video, frames)
+        if self.folder is None:
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            temporary = self.folder / f".{self.key}.{os.getpid()}.npy"
+            np.save(temporary, self.value, allow_pickle=False)
+            temporary.replace(self.folder / f"{self.key}.npy")
+        except OSError:
+            self.folder = None
+
+
+def _cache_folder() -> Path | None:
+    from platformdirs import user_cache_path
+
+    return user_cache_path("yellowsound") / "previews"
+
+
+def vae_key(component: Any) -> str:
+    """A name for a VAE from its headers and the file's first stored bytes: sizes alone would confuse two trainings."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for tensor in sorted(component.tensors.values(), key=lambda t: t.name):
+        digest.update(f"{tensor.name}{tensor.dtype}{tensor.shape}".encode())
+    if component.tensors:
+        first = min(component.tensors.values(), key=lambda t: (str(t.file), t.offset_bytes))
+        with open(first.file, "rb") as file:
+            file.seek(first.offset_bytes)
+            digest.update(file.read(65_536))
+    return digest.hexdigest()[:16]
