@@ -24,7 +24,8 @@ class Clip:
 
     frames: RGB, uint8 (F, H, W, 3). waveform: float32 (channels, samples) from -1 to 1, or None for no sound.
     sample_rate: hertz. frame_rate: frames a second. metadata: plain JSON values (prompt, seed, settings, checkpoint,
-    level, versions). Raises ValueError where the arrays are of another kind.
+    level, versions). latents: what the engine decoded it from (stages.latents.Latents), else None. Raises ValueError
+    where the arrays are of another kind.
     """
 
     frames: npt.NDArray[np.uint8]
@@ -32,6 +33,7 @@ class Clip:
     sample_rate: int
     frame_rate: float
     metadata: dict[str, Any] = field(default_factory=dict)
+    latents: Any = None
 
     def __post_init__(self) -> None:
         if self.frames.dtype != np.uint8 or self.frames.ndim != 4 or self.frames.shape[3] != 3:

@@ -104,11 +104,12 @@ class Engine:
         latents = self._denoise(request, texts, noise, run)
         return self._decode(request, latents, run, file)
 
-    def encode_ahead(self, prompts: Sequence[str]) -> None:
+    @torch.no_grad()
+    def encode_ahead(self, prompts: Sequence[str], cancel: CancelToken | None = None) -> None:
         """Encode prompts now, so that clips made from them later start denoising at once."""
-        with torch.no_grad():
-            for prompt in prompts:
-                self._text(prompt)
+        for prompt in prompts:
+            (cancel or CancelToken()).check()
+            self._text(prompt)
 
     def close(self) -> None:
         """Let go of every weight."""
