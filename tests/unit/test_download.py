@@ -114,8 +114,7 @@ def test_files_that_arrived_are_kept(hub: FakeHub, tmp_path: Path) -> None:
 
 def test_too_little_disk_refuses_before_the_first_byte(hub: FakeHub, tmp_path: Path) -> None:
     full = (
-        "import shutil, collections; U = collections.namedtuple('U', 'total used free')
-"
+        "import shutil, collections; U = collections.namedtuple('U', 'total used free')\n"
         "shutil.disk_usage = lambda place: U(9, 8, 70_000_000)"
     )
     code, line, _ = run(tmp_path, hub.url, before=full)
