@@ -1,0 +1,179 @@
+"""Device: the few calls the conveyor needs, and nothing else that knows CUDA.
+
+Two streams. Every wait and every record carries the name of the fence it belongs to, so that a test can take each one
+away and show that bytes go wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from yellowsound.memory.pinned import CudaRegistrar, HostBlock
+
+T = TypeVar("T")
+
+
+class Stream(Enum):
+    """Copies run on one stream, blocks on the other; each is first in, first out."""
+
+    COPY = "copy"
+    COMPUTE = "compute"
+
+
+class Fence(Enum):
+    """Every order between the two streams and the host, by name."""
+
+    READ = "a copy follows the read that fills its source"
+    SLOT_FREE = "a copy into a slot follows the block that used the slot"
+    READY = "a block follows the copies that brought its weights"
+    CHUNK_COPIED = "a read into a ring chunk follows the copy that emptied it"
+    HOME_COPIED = "a home is given back after the last copy out of it"
+    IDLE = "memory is freed after everything queued has run"
+
+
+class Device(Protocol):
+    """Where blocks run. ``copy`` and ``run`` are queued on a stream; ``record`` marks a place in it."""
+
+    torch_device: torch.device
+
+    def alloc(self, size_bytes: int) -> torch.Tensor:
+        """Device memory as uint8, aligned to at least 512 bytes on a GPU."""
+
+    def alloc_host(self, size_bytes: int) -> HostBlock:
+        """Host memory that may be page-locked later."""
+
+    def can_copy_from(self, block: HostBlock) -> bool:
+        """Whether copies out of ``block`` run on their own; else they must pass a ring that can."""
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
+        """Queue a copy of equal sizes; ``source`` is read when the copy runs, not now."""
+
+    def run(self, work: Callable[[], T], stream: Stream) -> T:
+        """Queue ``work`` (kernels of a cast, a merge or a block) and return what it returned."""
+
+    def record(self, stream: Stream, fence: Fence) -> Any:
+        """Mark the place the stream has been filled to."""
+
+    def wait(self, stream: Stream, mark: Any, fence: Fence) -> None:
+        """Hold the stream (not the host) until ``mark`` was passed."""
+
+    def synchronize(self, mark: Any, fence: Fence) -> None:
+        """Hold the host until ``mark`` was passed."""
+
+    def retire(self, buffer: torch.Tensor, stream: Stream) -> None:
+        """Say that what ``buffer`` holds is dead from this place of the stream on (fakes poison it)."""
+
+    def free(self, buffer: torch.Tensor | HostBlock) -> None:
+        """Give memory back now; the caller has waited for whatever used it."""
+
+    def close(self) -> None:
+        """Nothing more will be queued."""
+
+
+class InlineDevice:
+    """The CPU: everything happens at once, so no fence has anything to do."""
+
+    def __init__(self) -> None:
+        self.torch_device = torch.device("cpu")
+
+    def alloc(self, size_bytes: int) -> torch.Tensor:
+        with torch.inference_mode(False):
+            return torch.zeros(size_bytes, dtype=torch.uint8)
+
+    def alloc_host(self, size_bytes: int) -> HostBlock:
+        return HostBlock(size_bytes)
+
+    def can_copy_from(self, block: HostBlock) -> bool:
+        return True
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
+        target.copy_(source)
+
+    def run(self, work: Callable[[], T], stream: Stream) -> T:
+        return work()
+
+    def record(self, stream: Stream, fence: Fence) -> Any:
+        return None
+
+    def wait(self, stream: Stream, mark: Any, fence: Fence) -> None:
+        return None
+
+    def synchronize(self, mark: Any, fence: Fence) -> None:
+        return None
+
+    def retire(self, buffer: torch.Tensor, stream: Stream) -> None:
+        return None
+
+    def free(self, buffer: torch.Tensor | HostBlock) -> None:
+        if isinstance(buffer, HostBlock):
+            buffer.close()
+
+    def close(self) -> None:
+        return None
+
+
+class CudaDevice:
+    """One NVIDIA GPU: copies on a stream of their own, blocks on whatever stream is current when they are queued."""
+
+    def __init__(self, torch_device: torch.device) -> None:
+        self.torch_device = torch_device
+        self._copy_stream = torch.cuda.Stream(torch_device)  # type: ignore[no-untyped-call]
+        self._registrar = CudaRegistrar()
+
+    def alloc(self, size_bytes: int) -> torch.Tensor:
+        with torch.inference_mode(False):
+            return torch.empty(size_bytes, dtype=torch.uint8, device=self.torch_device)
+
+    def alloc_host(self, size_bytes: int) -> HostBlock:
+        return HostBlock(size_bytes, self._registrar)
+
+    def can_copy_from(self, block: HostBlock) -> bool:
+        return block.is_pinned
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
+        with torch.cuda.stream(self._stream(stream)):
+            target.copy_(source, non_blocking=True)
+
+    def run(self, work: Callable[[], T], stream: Stream) -> T:
+        with torch.cuda.stream(self._stream(stream)):
+            return work()
+
+    def record(self, stream: Stream, fence: Fence) -> torch.cuda.Event:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(self._stream(stream))
+        return event
+
+    def wait(self, stream: Stream, mark: Any, fence: Fence) -> None:
+        if mark is not None:
+            self._stream(stream).wait_event(mark)
+
+    def synchronize(self, mark: Any, fence: Fence) -> None:
+        if mark is not None:
+            mark.synchronize()
+
+    def retire(self, buffer: torch.Tensor, stream: Stream) -> None:
+        return None
+
+    def free(self, buffer: torch.Tensor | HostBlock) -> None:
+        if isinstance(buffer, HostBlock):
+            buffer.close()
+
+    def close(self) -> None:
+        self._copy_stream.synchronize()
+
+    def _stream(self, stream: Stream) -> torch.cuda.Stream:
+        return self._copy_stream if stream is Stream.COPY else torch.cuda.current_stream(self.torch_device)
+
+
+def open_device(torch_device: torch.device | str) -> Device:
+    """The device for a torch device: ``cpu`` or ``cuda[:n]``. Raises ValueError for any other."""
+    where = torch.device(torch_device)
+    if where.type == "cpu":
+        return InlineDevice()
+    if where.type == "cuda":
+        return CudaDevice(where)
+    raise ValueError(f"device {where}: only cpu and cuda can run blocks")
