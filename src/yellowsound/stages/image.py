@@ -20,8 +20,9 @@ MAX_BYTES = 32 * 2**20
 MAX_PIXELS = 64_000_000
 MIN_SIDE = 16
 MAX_ASPECT = 20
+SHOWN_CHARACTERS = 60
 # Only formats that are pictures and decode in-process: Pillow's EPS, for one, would start Ghostscript.
-FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000")
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000")
 FORMAT_NAMES = "PNG, JPEG, WebP, AVIF, GIF, BMP, TIFF, PPM or JPEG 2000"
 MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
 WHITE = (255, 255, 255)
@@ -42,7 +43,7 @@ def load_image(source: str | Path | bytes) -> ImageInput:
     to 8; the first frame of an animation, with a warning. At most 32 MiB, 64 megapixels, sides from 16 px, 20:1.
     Raises RequestError("image", ...): missing, not a picture, damaged or outside these limits.
     """
-    shown = f"<{len(source)} bytes>" if isinstance(source, bytes) else str(source)
+    shown = _shown(source)
     data = source if isinstance(source, bytes) else _read(Path(source), shown)
     if not data:
         raise RequestError("image", shown, "is empty")
@@ -53,6 +54,14 @@ def load_image(source: str | Path | bytes) -> ImageInput:
         image = _open(data, shown)
         _check_geometry(image, shown)
         return _decode(image, shown)
+
+
+def _shown(source: str | Path | bytes) -> str:
+    """How an error names the source: never by its content, and a long path by its end."""
+    if isinstance(source, bytes):
+        return f"<{len(source)} bytes>"
+    text = str(source)
+    return text if len(text) <= SHOWN_CHARACTERS else "..." + text[3 - SHOWN_CHARACTERS :]
 
 
 def _read(path: Path, shown: str) -> bytes:
@@ -150,11 +159,14 @@ def _over_white(colours: Image.Image, alpha: Image.Image) -> Image.Image:
 
 def _deep_grey(image: Image.Image, shown: str) -> Image.Image:
     """Grey of 16 or 32 bits (0 to 65535) or float (0 to 1) as 8-bit RGB, rounded to nearest."""
-    values = np.asarray(image, dtype=np.float32)
-    top = 1.0 if image.mode == "F" else 65535.0
+    values, top = np.asarray(image), 1.0 if image.mode == "F" else 65535.0
     if not np.isfinite(values).all() or values.min() < 0 or values.max() > top:
         raise RequestError("image", shown, f"has grey values outside 0 to {top:g}: save it with 8 or 16 bits")
-    grey = Image.fromarray(np.floor(values * np.float32(255 / top) + 0.5).astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        levels = np.floor(values * np.float32(255) + np.float32(0.5)).astype(np.uint8)
+    else:
+        levels = np.floor(np.arange(65536) * (255 / 65535) + 0.5).astype(np.uint8)[values]
+    grey = Image.fromarray(levels).convert("RGB")
     clear = image.info.get("transparency")
     if not isinstance(clear, int):
         return grey
