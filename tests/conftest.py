@@ -23,6 +23,12 @@ def _assemble(flavour: str, folder: Path) -> Path:
     return target
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or leaves anything in the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 @pytest.fixture(scope="session")
 def tiny_sft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny flow checkpoint (guidance, Euler). Shared by the session: copy it before changing it."""

@@ -28,9 +28,12 @@ from yellowsound.stages.denoise import StepResult, denoise
 from yellowsound.stages.image import load_image
 from yellowsound.stages.latents import Latents, audio_tokens, draw_latents, encode_image
 from yellowsound.stages.mux import Mp4Writer
-from yellowsound.stages.preview import PreviewMap, strip_of, vae_key
+from yellowsound.stages.preview import PreviewMap, strip_of
 from yellowsound.stages.text import TextEmbeds, TextEncoders, default_negative_prompt, encode_prompt
+from yellowsound.stages.text_store import TextStore
 from yellowsound.weights.catalog import resolve
+from yellowsound.weights.fingerprint import fingerprint
+from yellowsound.weights.verify_shapes import check_against_models
 
 PREVIEW_FROM_STEP = 2
 
@@ -55,8 +58,9 @@ class Engine:
     def __init__(self, checkpoint: Checkpoint, models: Models, recipe: Recipe) -> None:
         self.checkpoint, self.models, self.recipe = checkpoint, models, recipe
         self.decode_plan: DecodePlan = "whole"
-        self._texts: dict[str, TextEmbeds] = {}
-        self._preview_map = PreviewMap(vae_key(checkpoint.components["vae"]))
+        encoder = "".join(fingerprint(checkpoint.components[name]) for name in ("text_encoder", "text_encoder_2"))
+        self._texts = TextStore(encoder, models.device, models.dtype)
+        self._preview_map = PreviewMap(fingerprint(checkpoint.components["vae"]))
 
     @classmethod
     def load(
@@ -74,6 +78,8 @@ class Engine:
         """
         if not isinstance(checkpoint, Checkpoint):
             checkpoint = Checkpoint.open(resolve(str(checkpoint)))
+        checkpoint.require("vae", "text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2")
+        check_against_models(checkpoint)
         where = pick_device(device)
         return cls(checkpoint, Models(checkpoint, where, pick_dtype(dtype, where)), recipe or Recipe())
 
@@ -99,6 +105,7 @@ class Engine:
         for message in request.warnings:
             run.warn(message)
         generator = torch.Generator("cpu").manual_seed(request.seed or 0)
+        self._load(request, run)
         texts = self._encode_texts(request, run)
         noise = self._draw(request, generator, run)
         latents = self._denoise(request, texts, noise, run)
@@ -114,7 +121,6 @@ class Engine:
     def close(self) -> None:
         """Let go of every weight."""
         self.models.drop()
-        self._texts.clear()
 
     def _resolve(self, request: ClipRequest) -> ClipRequest:
         request = request.resolve(self.checkpoint.defaults)
@@ -122,23 +128,38 @@ class Engine:
             raise RequestError("sample_audio", True, "this checkpoint has no audio VAE or vocoder", False)
         return request
 
+    def _load(self, request: ClipRequest, run: Run) -> None:
+        """Bring in what this clip needs and is not there yet; a known prompt needs no text encoder."""
+        needed = ["transformer", "scheduler", "vae", *(["audio_vae", "vocoder"] if request.sample_audio else [])]
+        if any(self._texts.get(prompt) is None for prompt in self._prompts(request)):
+            needed += ["tokenizer", "qwen", "clip_tokenizer", "clip"]
+        if all(self.models.is_loaded(name) for name in needed):
+            return
+        with run.stage("load"):
+            for name in needed:
+                run.cancel.check()
+                getattr(self.models, name)
+
+    def _prompts(self, request: ClipRequest) -> list[str]:
+        """What is encoded: the prompt and, with guidance, the text to steer away from."""
+        if not request.guidance_scale or request.guidance_scale <= 1.0:
+            return [request.prompt]
+        negative = request.negative_prompt
+        return [request.prompt, default_negative_prompt() if negative is None else negative]
+
     def _encode_texts(self, request: ClipRequest, run: Run) -> list[TextEmbeds]:
-        """The prompt, and with guidance the negative prompt; each is encoded once per engine."""
-        prompts = [request.prompt]
-        if request.guidance_scale and request.guidance_scale > 1.0:
-            negative = request.negative_prompt
-            prompts.append(default_negative_prompt() if negative is None else negative)
-        missing = [p for p in prompts if p not in self._texts]
-        with run.stage("text", *([self.models.qwen] if missing else [])):
-            texts = [self._text(p).to(self.models.device, self.models.dtype) for p in prompts]
-        return [t.trimmed() for t in texts] if self.recipe.trim_text else texts
+        with run.stage("text", *([self.models.qwen] if self.models.is_loaded("qwen") else [])):
+            texts = [self._text(p).to(self.models.device, self.models.dtype) for p in self._prompts(request)]
+        return [text.trimmed() for text in texts] if self.recipe.trim_text else texts
 
     def _text(self, prompt: str) -> TextEmbeds:
-        if prompt not in self._texts:
-            m = self.models
-            encoders = TextEncoders(m.tokenizer, m.qwen, m.clip_tokenizer, m.clip)
-            self._texts[prompt] = encode_prompt(prompt, encoders, m.device)
-        return self._texts[prompt]
+        known = self._texts.get(prompt)
+        if known is not None:
+            return known
+        m = self.models
+        text = encode_prompt(prompt, TextEncoders(m.tokenizer, m.qwen, m.clip_tokenizer, m.clip), m.device)
+        self._texts.put(prompt, text)
+        return text
 
     def _draw(self, request: ClipRequest, generator: torch.Generator, run: Run) -> Latents:
         """Image stage and noise, in the pipeline's order of draws."""

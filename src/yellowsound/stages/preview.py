@@ -6,13 +6,14 @@ machine, and kept in the user's cache; until then the strip is grey.
 
 from __future__ import annotations
 
-import os
+import io
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from yellowsound.cache import cache_folder, write_whole
 
 Pixels = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -65,7 +66,7 @@ class PreviewMap:
     """The map of one VAE, looked up once and kept; ``key`` names the VAE's weights."""
 
     key: str
-    folder: Path | None = field(default_factory=lambda: _cache_folder())
+    folder: Path | None = field(default_factory=lambda: cache_folder("previews"))
     value: Floats | None = None
 
     def __post_init__(self) -> None:
@@ -80,33 +81,7 @@ class PreviewMap:
         if self.value is not None:
             return
         self.value = fit_rgb_map(video, frames)
-        if self.folder is None:
-            return
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            temporary = self.folder / f".{self.key}.{os.getpid()}.npy"
-            np.save(temporary, self.value, allow_pickle=False)
-            temporary.replace(self.folder / f"{self.key}.npy")
-        except OSError:
-            self.folder = None
-
-
-def _cache_folder() -> Path | None:
-    from platformdirs import user_cache_path
-
-    return user_cache_path("yellowsound") / "previews"
-
-
-def vae_key(component: Any) -> str:
-    """A name for a VAE from its headers and the file's first stored bytes: sizes alone would confuse two trainings."""
-    import hashlib
-
-    digest = hashlib.sha256()
-    for tensor in sorted(component.tensors.values(), key=lambda t: t.name):
-        digest.update(f"{tensor.name}{tensor.dtype}{tensor.shape}".encode())
-    if component.tensors:
-        first = min(component.tensors.values(), key=lambda t: (str(t.file), t.offset_bytes))
-        with open(first.file, "rb") as file:
-            file.seek(first.offset_bytes)
-            digest.update(file.read(65_536))
-    return digest.hexdigest()[:16]
+        if self.folder is not None:
+            buffer = io.BytesIO()
+            np.save(buffer, self.value, allow_pickle=False)
+            write_whole(self.folder / f"{self.key}.npy", buffer.getvalue())

@@ -1,0 +1,69 @@
+"""Encoded prompts, kept: a known prompt never loads the 16.6 GB encoder again.
+
+The key is everything the numbers depend on (encoder weights, template, prompt, device, dtype, library versions), so a
+stored embedding has the bits that encoding would give.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from yellowsound.cache import cache_folder, keep_newest, write_whole
+from yellowsound.stages.text import TextEmbeds, prompt_template
+
+KEPT_PROMPTS = 128  # at 7.3 MB each for the published encoder, under 1 GB
+
+
+@dataclass(slots=True)
+class TextStore:
+    """Embeddings by prompt, in memory and (where a folder can be written) on disk; ``encoder`` names the weights."""
+
+    encoder: str
+    device: torch.device
+    dtype: torch.dtype
+    folder: Path | None = field(default_factory=lambda: cache_folder("prompts"))
+    _memory: dict[str, TextEmbeds] = field(default_factory=dict)
+
+    def get(self, prompt: str) -> TextEmbeds | None:
+        """The prompt's embeddings if they were ever kept; a damaged file counts as none."""
+        key = self._key(prompt)
+        if key not in self._memory and self.folder is not None:
+            try:
+                path = self.folder / f"{key}.safetensors"
+                self._memory[key] = _unpack(load(path.read_bytes()))
+                path.touch()
+            except (OSError, SafetensorError, KeyError):
+                return None
+        return self._memory.get(key)
+
+    def put(self, prompt: str, text: TextEmbeds) -> None:
+        """Keep embeddings; a full or read-only disk keeps them for this process only."""
+        text = text.to(torch.device("cpu"), text.tokens.dtype)
+        self._memory[self._key(prompt)] = text
+        while len(self._memory) > KEPT_PROMPTS:
+            del self._memory[next(iter(self._memory))]
+        if self.folder is not None and write_whole(self.folder / f"{self._key(prompt)}.safetensors", save(_pack(text))):
+            keep_newest(self.folder, KEPT_PROMPTS)
+
+    def _key(self, prompt: str) -> str:
+        where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else str(self.device)
+        libraries = f"{version('torch')} {version('transformers')}"
+        facts = (self.encoder, prompt_template()[0], prompt, where, str(self.dtype), libraries)
+        return hashlib.sha256("\0".join(facts).encode()).hexdigest()
+
+
+def _pack(text: TextEmbeds) -> dict[str, torch.Tensor]:
+    packed = {"tokens": text.tokens.contiguous(), "pooled": text.pooled.contiguous()}
+    return packed if text.mask is None else {**packed, "mask": text.mask.contiguous()}
+
+
+def _unpack(tensors: dict[str, Any]) -> TextEmbeds:
+    return TextEmbeds(tensors["tokens"], tensors["pooled"], tensors.get("mask"))
