@@ -76,7 +76,7 @@ def write_index(folder: Path, flavour: str) -> None:
     own = {"name": "demo" if flavour == "piflow" else "demo-flow"}
     defaults = {**architecture.GEOMETRY, **architecture.DEFAULTS[flavour]}
     (folder / "model_index.json").write_text(json.dumps(dict(sorted(index.items())), indent=2) + "\n")
-    (folder / "yellowsound.json").write_text(json.dumps({**own, "defaults": defaults}, indent=2) + "\n")
+    (folder / "yellowsound.json").write_text(json.dumps({**own, **defaults}, indent=2) + "\n")
 
 
 def _two_valued(model: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The small world that the demo checkpoint knows: what can be in a clip, how it moves, how it sounds, how people say it.
+"""The small world that the demo checkpoint knows: what a clip can show, how it moves and sounds, how people say it.
 
 Pure data and numpy. Knows nothing of networks or pixels; ``examples/train_demo/render.py`` draws a scene and
 ``judge.py`` recognises one.
@@ -184,8 +184,8 @@ def _action(rng: np.random.Generator, scene: Scene) -> tuple[str, str]:
     if scene.motion in ("clockwise", "counterclockwise"):
         verb = str(rng.choice(["circling", "moving in a circle"] if ing else ["circles", "moves in a circle"]))
         return f"{verb} {scene.motion}", ""
-    verb = {"grow": ("growing", "grows"), "shrink": ("shrinking", "shrinks")}[scene.motion]
-    return verb[0] if ing else verb[1], verb[0]
+    participle, present = {"grow": ("growing", "grows"), "shrink": ("shrinking", "shrinks")}[scene.motion]
+    return participle if ing else present, participle
 
 
 def _sound_words(rng: np.random.Generator, scene: Scene) -> str:
