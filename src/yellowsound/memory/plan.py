@@ -1,76 +1,28 @@
 """Plan: a home for every unit, the peak of every stage and the time to expect, before anything is loaded.
 
-Pure: the same machine, description, geometry, recipe and caps give the same plan. No torch, no file, no clock.
+Pure: the same machine, description, geometry, recipe and caps give the same plan. No torch, no clock, no file.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
+from yellowsound.memory import advice, timing
+from yellowsound.memory.claims import Caps
+from yellowsound.memory.expansion import Expansion, plan_expansion
+from yellowsound.memory.geometry import Decode, Geometry, Offload
+from yellowsound.memory.layout import lay_out
 from yellowsound.memory.machine import Basis, Machine
-from yellowsound.memory.units import Dtype, Home
+from yellowsound.memory.peaks import Peaks
+from yellowsound.memory.placement import Bound
+from yellowsound.memory.refusal import PlanError
+from yellowsound.memory.stage_peaks import StagePeak, stage_peaks
+from yellowsound.memory.units import Home, ModelDescription, Need, Unit
+from yellowsound.recipe import Recipe
 
-Offload = Literal["auto", "none", "module", "block"]
-Decode = Literal["whole", "tiled"]
-StageName = Literal["expand", "text", "image", "denoise", "decode", "audio", "mux"]
-
-
-class PlanError(ValueError):
-    """A machine that cannot run this: one sentence with what does not fit, by how many bytes, and a remedy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Geometry:
-    """What of a request memory and time depend on. ``tail``: a picture adds one clean latent frame at the end.
-
-    branches: 1, or 2 with guidance. Sizes in pixels, frames 4k+1.
-    """
-
-    frames: int
-    height: int
-    width: int
-    tail: bool = False
-    branches: int = 1
-    steps: int = 10
-    dtype: Dtype = "bfloat16"
-    frame_rate: float = 24.0
-    text_tokens: int = 1024
-
-    @property
-    def latent_frames(self) -> int:
-        return (self.frames - 1) // 4 + 1
-
-    @property
-    def visual_tokens(self) -> int:
-        """Tokens of the picture, the tail frame included: 50,220 for 864x480x121."""
-        return (self.latent_frames + self.tail) * (self.height // 16) * (self.width // 16)
-
-    @property
-    def audio_tokens(self) -> int:
-        return math.ceil(((self.latent_frames - 1) * 4 + 1) / self.frame_rate * 44_100 / 1024)
-
-    @property
-    def key(self) -> str:
-        """The key that peaks are kept under, e.g. ``121x480x864`` or ``121x480x864+tail``."""
-        return f"{self.frames}x{self.height}x{self.width}" + ("+tail" if self.tail else "")
-
-
-@dataclass(frozen=True, slots=True)
-class StagePeak:
-    """The most that a stage holds on the device and in host memory, homes included, and the seconds it should take.
-
-    seconds: of a warm clip with a new prompt; first_seconds: of the first clip, when all comes from disk.
-    """
-
-    stage: StageName
-    vram_bytes: int
-    ram_bytes: int
-    seconds: float
-    first_seconds: float
-    note: str = ""
+__all__ = ["Caps", "Decode", "Expansion", "Geometry", "Offload", "Plan", "PlanError", "StagePeak", "UnitClass", "plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +30,12 @@ class UnitClass:
     """A row of the printed table: how the units of one kind are spread over the homes. Counts, and stored bytes."""
 
     label: str
-    needed: Literal["step", "clip"]
+    needed: Need
     count: int
     bytes: int
     vram: int
     ram: int
     disk: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expansion:
-    """Where the text encoder's layers are while the prompt is expanded, and what a token costs."""
-
-    layers_in_vram: int
-    layers_in_ram: int
-    seconds_per_token: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +48,9 @@ class Plan:
     resident_bytes: on the device at all times while denoising, besides slots and VRAM homes.
     results_bytes: hoisted results of all steps and branches, kept in results_home.
     step_bytes, clip_bytes: bytes that move from each home in a step after lap one, and once in a warm clip.
-    basis: ``measured`` only if the block time came from such a card; every other time is computed.
+    step_seconds is a steady step's, step_bound what it waits for; first_step_seconds is lap one of the first clip,
+    warm_first_step_seconds lap one of a later one. basis: ``measured`` if the block time was measured on such a card,
+    every other time being computed from it; else ``computed``.
     """
 
     machine: Machine
@@ -133,7 +78,9 @@ class Plan:
     clip_bytes: Mapping[Home, int]
     block_seconds: float
     step_seconds: float
+    step_bound: Bound
     first_step_seconds: float
+    warm_first_step_seconds: float
     first_clip_seconds: float
     warm_clip_seconds: float
     expansion: Expansion | None
@@ -174,3 +121,98 @@ class Plan:
 
 def _plain(value: object) -> object:
     return str(value) if isinstance(value, Home) else value
+
+
+def plan(
+    machine: Machine,
+    model: ModelDescription,
+    geometry: Geometry,
+    recipe: Recipe | None = None,
+    *,
+    vram_bytes: int | None = None,
+    ram_bytes: int | None = None,
+    offload: Offload = "auto",
+    expand: bool = False,
+    peaks: Peaks | None = None,
+) -> Plan:
+    """Decide where every unit lives and what to expect. Raises PlanError if it cannot fit.
+
+    vram_bytes, ram_bytes: the most that yellowsound may take. offload: ``none`` keeps all parts on the device,
+    ``module`` the transformer whole with the other parts by turns, ``block`` streams every block, ``auto`` chooses.
+    expand: the prompt is expanded first. peaks: measured activation peaks (peaks.load_peaks); formulas without.
+    """
+    caps, known, allowed = Caps(vram_bytes, ram_bytes), peaks or Peaks(), recipe or Recipe()
+    layout = lay_out(machine, model, geometry, caps, offload, known, expand)
+    expansion = plan_expansion(machine, model, geometry, caps, layout) if expand else None
+    refill = expansion is not None and expansion.layers_in_vram > 0 and layout.counts.vram > 0
+    laps = timing.laps(machine, model, geometry, layout, refill)
+    stages = stage_peaks(machine, model, geometry, layout, laps, expansion)
+    return Plan(
+        machine=machine,
+        checkpoint=model.name,
+        geometry=geometry,
+        recipe=allowed.name,
+        offload=offload,
+        homes=layout.homes,
+        classes=_classes(model, layout.homes),
+        slots=layout.device.slots,
+        slot_bytes=layout.device.slot_bytes,
+        text_slots=layout.text_slots,
+        text_slot_bytes=layout.text_slot_bytes,
+        ring_bytes=layout.ring.bytes,
+        chunk_bytes=layout.ring.chunk_bytes,
+        pinned=layout.pinned,
+        resident_bytes=layout.claims.resident,
+        results_bytes=layout.claims.results,
+        results_home=layout.results_home,
+        stages=stages,
+        vae_decode=layout.decode,
+        vram_budget_bytes=layout.device_budget,
+        ram_budget_bytes=layout.host_budget,
+        step_bytes=_bytes_by_home([*model.blocks], layout.homes),
+        clip_bytes=_bytes_by_home([u for u in model.units if u.needed == "clip" and _is_used(u, expand)], layout.homes),
+        block_seconds=laps.block_seconds,
+        step_seconds=laps.steady.seconds,
+        step_bound=laps.steady.bound,
+        first_step_seconds=laps.first.seconds,
+        warm_first_step_seconds=laps.warm.seconds,
+        first_clip_seconds=sum(stage.first_seconds for stage in stages),
+        warm_clip_seconds=sum(stage.seconds for stage in stages),
+        expansion=expansion,
+        warnings=advice.warnings(machine, model, geometry, layout, known),
+        advice=advice.faster(machine, model, layout, laps),
+        basis=machine.rates.basis,
+    )
+
+
+_LABELS = {
+    ("transformer", "block"): "fused blocks",
+    ("transformer", "rest"): "embeddings and heads",
+    ("transformer", "modulations"): "modulations",
+    ("transformer", "text_block"): "text blocks",
+    ("text_encoder", "layer"): "text encoder layers",
+    ("text_encoder", "rest"): "text encoder embedding",
+    ("text_encoder", "vision"): "text encoder vision (expansion)",
+    ("text_encoder", "head"): "text encoder head (expansion)",
+}
+
+
+def _classes(model: ModelDescription, homes: Mapping[str, Home]) -> tuple[UnitClass, ...]:
+    """Rows of the table, in order of use."""
+    groups: dict[str, list[Unit]] = {}
+    for unit in model.units:
+        groups.setdefault(_LABELS.get((unit.component, unit.kind), unit.component), []).append(unit)
+    rows = []
+    for label, units in groups.items():
+        counts = {home: sum(homes[u.name] is home for u in units) for home in Home}
+        size = timing.stored_bytes(units)
+        rows.append(UnitClass(label, units[0].needed, len(units), size, *(counts[home] for home in Home)))
+    return tuple(rows)
+
+
+def _bytes_by_home(units: Sequence[Unit], homes: Mapping[str, Home]) -> dict[Home, int]:
+    return {home: timing.stored_bytes(u for u in units if homes[u.name] is home) for home in Home}
+
+
+def _is_used(unit: Unit, expand: bool) -> bool:
+    return expand or unit.kind not in ("vision", "head")

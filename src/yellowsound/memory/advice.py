@@ -1,0 +1,61 @@
+"""Advice: what a plan warns of, and what would make it faster, in sentences with numbers."""
+
+from __future__ import annotations
+
+from yellowsound.memory.budget import format_bytes
+from yellowsound.memory.geometry import Geometry
+from yellowsound.memory.layout import Layout
+from yellowsound.memory.machine import Machine
+from yellowsound.memory.peaks import Peaks
+from yellowsound.memory.placement import DERATING
+from yellowsound.memory.timing import Laps, stored_bytes
+from yellowsound.memory.units import Home, ModelDescription
+
+
+def warnings(
+    machine: Machine, model: ModelDescription, geometry: Geometry, layout: Layout, peaks: Peaks
+) -> tuple[str, ...]:
+    """What the numbers rest on, where that is less than measured, and what is slower than it need be."""
+    notes = list(machine.notes)
+    if machine.rates.basis == "computed":
+        notes.append(f"no block time was measured on {machine.name}: every time is computed from counted work")
+    if peaks.find("denoise", model, geometry)[1] == "computed":
+        notes.append(f"activation peak at {geometry.key} is computed, not measured; it is measured on first use")
+    if machine.device == "cuda" and not layout.pinned:
+        notes.append("page-locked memory is limited here: RAM homes stay pageable and pass a pinned ring")
+    if machine.workers > 1:
+        notes.append(f"{machine.workers} workers share this host: memory, disk and link are one worker's share")
+    if layout.counts.disk:
+        read = stored_bytes(u for u in model.blocks if layout.homes[u.name] is Home.DISK)
+        notes.append(f"{layout.counts.disk} blocks ({format_bytes(read)}) are read from disk at every step")
+    return tuple(notes)
+
+
+def faster(machine: Machine, model: ModelDescription, layout: Layout, laps: Laps) -> tuple[str, ...]:
+    """What would shorten a clip, the largest effect first; empty hope is left out."""
+    tips = []
+    steady = laps.steady
+    if steady.bound == "disk":
+        missing = layout.counts.disk * max(u.ram_bytes for u in model.blocks) - layout.host_left
+        rest = max(steady.compute, steady.link)
+        tips.append(f"{format_bytes(missing)} more host memory takes the disk out of the loop: "
+                    f"a step would take {rest:.1f} s instead of {steady.seconds:.1f} s")  # fmt: skip
+        wanted = steady.disk * machine.disk_bytes_per_second / rest
+        tips.append(
+            f"or a disk that reads {wanted / 1e9:.1f} GB/s (planned with {machine.disk_bytes_per_second / 1e9:.1f})"
+        )
+    elif steady.bound == "link":
+        wanted = steady.link * machine.link_bytes_per_second / max(steady.compute, steady.disk)
+        tips.append(f"the link limits: {wanted / 1e9:.0f} GB/s would hide the copies "
+                    f"(planned with {machine.link_bytes_per_second / 1e9:.0f})")  # fmt: skip
+    else:
+        tips.append(f"a step waits for compute only ({steady.compute:.1f} s; disk {steady.disk:.1f} s and link "
+                    f"{steady.link:.1f} s are hidden): only a speed recipe or a faster card helps")  # fmt: skip
+    homeless = [u for u in model.units if u.needed == "clip" and layout.homes[u.name] is Home.DISK]
+    homeless = [u for u in homeless if u.kind not in ("vision", "head")]
+    if homeless and not layout.counts.disk:
+        size = stored_bytes(homeless)
+        needed = sum(u.ram_bytes for u in homeless) - layout.host_left
+        tips.append(f"{format_bytes(needed)} more host memory would also hold what each new prompt reads from disk: "
+                    f"up to {size / machine.disk_bytes_per_second / DERATING:.0f} s a clip")  # fmt: skip
+    return tuple(tips)

@@ -1,0 +1,77 @@
+"""Expansion: where the text encoder's layers are while the prompt is expanded, and what one token costs.
+
+Every token passes all layers. Nothing else needs the device then, so as many as fit stay there and the rest come from
+host memory; from disk a token would take many seconds, so that is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from yellowsound.memory.budget import format_bytes
+from yellowsound.memory.claims import TEXT_SLOTS, Caps, device_budget, device_bytes, host_budget, largest
+from yellowsound.memory.geometry import Geometry
+from yellowsound.memory.layout import Layout
+from yellowsound.memory.machine import Machine
+from yellowsound.memory.peaks import computed_peak
+from yellowsound.memory.placement import DERATING, MEMCPY_BYTES_PER_SECOND
+from yellowsound.memory.refusal import PlanError, refuse
+from yellowsound.memory.units import ModelDescription
+
+USUAL_TOKENS = 300
+SECONDS_PER_TOKEN_LIMIT = 1.0  # five minutes for a usual prompt
+REMEDY = "expand the prompt elsewhere and pass the result, or leave expansion off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expansion:
+    """Layers by place while a prompt is expanded, and seconds a token. ``vram_bytes``: the stage's peak."""
+
+    layers_in_vram: int
+    layers_in_ram: int
+    seconds_per_token: float
+    vram_bytes: int
+    ram_bytes: int
+
+
+def plan_expansion(
+    machine: Machine, model: ModelDescription, geometry: Geometry, caps: Caps, layout: Layout
+) -> Expansion:
+    """Divide the text encoder for generation. Raises PlanError if it does not fit or a token takes too long."""
+    layers = model.of("text_encoder", "layer")
+    layer, slot = largest(layers, "device_bytes"), largest(layers, "slot_bytes")
+    cache = model.text_layers_kv_bytes * (geometry.text_tokens + 2 * USUAL_TOKENS)
+    fixed = device_bytes(model.of("text_encoder", "rest", "vision", "head"))
+    fixed += computed_peak("text", model, geometry) + cache
+    budget = device_budget(machine, caps)
+    host = host_budget(machine, caps) - layout.claims.host - layout.ring.bytes
+    if machine.device == "cpu":
+        budget = min(budget, host)
+    room = budget - fixed
+    in_vram = len(layers) if room >= len(layers) * layer else max((room - TEXT_SLOTS * slot) // layer, 0)
+    in_ram = len(layers) - in_vram
+    if in_ram and room < TEXT_SLOTS * slot:
+        refuse(f"prompt expansion ({format_bytes(fixed)} beside two layers)", "VRAM", TEXT_SLOTS * slot - room, REMEDY)
+    held = in_ram * largest(layers, "ram_bytes")
+    left = host - (budget if machine.device == "cpu" else 0)
+    if held > left:
+        refuse(f"prompt expansion: {in_ram} layers of the text encoder", "host memory", held - left, REMEDY)
+    seconds = _seconds_per_token(machine, model, in_ram, layout.pinned)
+    if seconds > SECONDS_PER_TOKEN_LIMIT:
+        raise PlanError(f"prompt expansion would take {seconds:.1f} s a token, {SECONDS_PER_TOKEN_LIMIT:.0f} s is the "
+                        f"limit: {in_ram} of {len(layers)} layers pass the link for every token; {REMEDY}")  # fmt: skip
+    used = fixed + in_vram * layer + (TEXT_SLOTS * slot if in_ram else 0)
+    return Expansion(
+        layers_in_vram=in_vram, layers_in_ram=in_ram, seconds_per_token=seconds, vram_bytes=used, ram_bytes=held
+    )
+
+
+def _seconds_per_token(machine: Machine, model: ModelDescription, in_ram: int, pinned: bool) -> float:
+    """All weights are read once from device memory; those in host memory cross the link first, at the same time."""
+    layers = model.of("text_encoder", "layer")
+    every = sum(u.stored_bytes for u in (*layers, *model.of("text_encoder", "head")))
+    link = machine.link_bytes_per_second
+    if not pinned and machine.device == "cuda":
+        link = min(link, MEMCPY_BYTES_PER_SECOND)
+    moved = in_ram * largest(layers, "stored_bytes")
+    return max(every / machine.rates.memory_bytes, moved / link) / DERATING
