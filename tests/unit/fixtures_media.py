@@ -14,6 +14,9 @@ import av
 import numpy as np
 from PIL import Image, ImageDraw
 
+from yellowsound.stages.mux import Mp4Writer
+
+WIDTH, HEIGHT = 96, 64
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
 
@@ -106,6 +109,28 @@ def tone(seconds: float, sample_rate: int = 44_100, peak: float = 0.5, hertz: fl
     """A steady sine, float32 (1, samples)."""
     times = np.arange(round(seconds * sample_rate)) / sample_rate
     return (peak * np.sin(2 * np.pi * hertz * times)).astype(np.float32)[None]
+
+
+def moving_square(count: int) -> np.ndarray:
+    frames = np.full((count, HEIGHT, WIDTH, 3), 90, np.uint8)
+    for index, frame in enumerate(frames):
+        frame[16:48, index % 32 : index % 32 + 32] = (220, 180, 40)
+    return frames
+
+
+def mp4_writer(path: Path, count: int = 13, rate: float = 24.0, **changes: Any) -> Mp4Writer:
+    settings: dict[str, Any] = {"width": WIDTH, "height": HEIGHT, "num_frames": count, "frame_rate": rate}
+    settings |= {"sample_rate": 44_100, "metadata": {"prompt": "a cat", "seed": 7}}
+    return Mp4Writer(path, **(settings | changes))
+
+
+def write_mp4(
+    path: Path, count: int = 13, rate: float = 24.0, sound: np.ndarray | None = None, **changes: Any
+) -> Mp4Facts:
+    with mp4_writer(path, count, rate, **changes) as out:
+        out.write_audio(tone(count / rate + 0.01) if sound is None else sound)
+        out.write_frames(moving_square(count))
+    return read_mp4(path)
 
 
 def halves() -> Image.Image:
