@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 
 from yellowsound.memory.device import Device, Fence, Stream
-from yellowsound.memory.extents import Layout
+from yellowsound.memory.extents import Parcel
 from yellowsound.memory.reader import CHUNK_BYTES, Reading
 from yellowsound.memory.ring import Ring
 from yellowsound.memory.supply import Supply
@@ -50,7 +50,7 @@ class Conveyor:
         self,
         device: Device,
         reader: Reading,
-        layouts: Mapping[str, Layout],
+        parcels: Mapping[str, Parcel],
         homes: Mapping[str, HomeKind],
         *,
         slots: int,
@@ -62,12 +62,12 @@ class Conveyor:
     ) -> None:
         self.counts = Counts()
         self._device, self._reader, self._merger = device, reader, merger
-        self._berths = {name: Berth(layout, layout.cuts(chunk_bytes), homes[name]) for name, layout in layouts.items()}
-        size = slot_bytes or max((layout.slot_bytes for layout in layouts.values()), default=0)
+        self._berths = {name: Berth(parcel, parcel.cuts(chunk_bytes), homes[name]) for name, parcel in parcels.items()}
+        size = slot_bytes or max((parcel.slot_bytes for parcel in parcels.values()), default=0)
         self._slots = [Slot(index, device.alloc(size)) for index in range(slots)]
         for berth in self._berths.values():
             if berth.kind == "vram":
-                berth.set_home(device.alloc(berth.layout.compact_bytes))
+                berth.set_home(device.alloc(berth.parcel.compact_bytes))
         self._ring = Ring(device, chunk_bytes, max(ring_bytes // chunk_bytes, 1))
         self._supply = Supply(device, reader, self._ring, self.counts)
         self._to_read: deque[Visit] = deque()
@@ -268,7 +268,7 @@ class Conveyor:
         self._merge(visit, slot)
         if berth.kind == "vram":
             if berth.buffer is None:  # given back earlier
-                berth.set_home(self._device.alloc(berth.layout.compact_bytes))
+                berth.set_home(self._device.alloc(berth.parcel.compact_bytes))
             self._device.run(lambda: berth.keep_from(slot), Stream.COPY)
         visit.ready = self._device.record(Stream.COPY, Fence.READY)
         berth.ready = visit.ready
@@ -285,11 +285,11 @@ class Conveyor:
             return
         merge, views = self._merger.merge, berth.views_in(slot)
         self._device.run(lambda: merge(visit.name, views), Stream.COPY)
-        places = [place for place in berth.layout.places if place.name in names]
+        places = [place for place in berth.parcel.places if place.name in names]
         if berth.kind == "ram" and berth.block is not None and self._device.can_copy_from(berth.block):
             berth.is_merged = not any(place.is_cast for place in places)
             for place in places if berth.is_merged else ():
-                start = berth.layout.host_offset(place)
+                start = berth.parcel.host_offset(place)
                 home = berth.block.bytes[start : start + place.stored_bytes]
                 merged = slot.buffer[place.slot_offset : place.slot_offset + place.stored_bytes]
                 self._device.copy(home, merged, Stream.COPY)

@@ -1,4 +1,4 @@
-"""Layout: where the bytes of one unit lie in the file, in host memory and in a device slot.
+"""Parcel: where the bytes of one unit lie in the file, in host memory and in a device slot.
 
 Pure arithmetic. It knows offsets and alignments; it reads nothing and imports no torch.
 """
@@ -63,7 +63,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Parcel:
     """One unit: extents to read, moves into a slot, tensors to view there."""
 
     name: str
@@ -74,8 +74,8 @@ class Layout:
     slot_bytes: int
 
     @classmethod
-    def build(cls, name: str, tensors: Mapping[str, TensorEntry], wanted: Callable[[TensorEntry], str]) -> Layout:
-        """Lay out ``tensors`` (by the name their view gets); ``wanted`` gives the dtype that a tensor runs in."""
+    def build(cls, name: str, tensors: Mapping[str, TensorEntry], wanted: Callable[[TensorEntry], str]) -> Parcel:
+        """Pack ``tensors`` (by the name their view gets); ``wanted`` gives the dtype that a tensor runs in."""
         ordered = sorted(tensors.items(), key=lambda item: (str(item[1].file), item[1].offset_bytes))
         entries = [entry for _, entry in ordered]
         extents = tuple(_extents(entries))

@@ -53,22 +53,24 @@ def _clear_cuda_error() -> None:
 class HostBlock:
     """``size_bytes`` of anonymous memory, 2 MiB aligned; ``tensor`` is its uint8 view.
 
-    ``pin()`` says whether the GPU may copy from it without a stop on the way. ``close()`` needs all views gone; a view
-    still alive keeps the mapping (not the registration) until it dies.
+    ``pin()`` says whether the GPU may copy from it without a stop on the way. After ``close()`` a view that is still
+    alive keeps the pages (not the registration) until it dies.
     """
 
     def __init__(self, size_bytes: int, registrar: Registrar | None = None) -> None:
         self.size_bytes = size_bytes
         self.is_pinned = False
         self._registrar = registrar
-        self._map = mmap.mmap(-1, max(size_bytes, 1) + HUGE_BYTES)
+        pages = mmap.mmap(-1, max(size_bytes, 1) + HUGE_BYTES)
         with contextlib.suppress(OSError, AttributeError):  # a kernel without huge pages is slower, not wrong
-            self._map.madvise(mmap.MADV_HUGEPAGE)
-        base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(pages))
         self._offset = -base % HUGE_BYTES
         self.address = base + self._offset
         with torch.inference_mode(False):
-            view = torch.frombuffer(self._map, dtype=torch.uint8, count=max(size_bytes, 1), offset=self._offset)
+            view = torch.frombuffer(pages, dtype=torch.uint8, count=max(size_bytes, 1), offset=self._offset)
+        # The tensor's storage refers to the mapping, which therefore lives exactly as long as its last view.
+        self._pages: mmap.mmap | None = pages
         self.tensor: torch.Tensor | None = view[:size_bytes]
 
     @property
@@ -80,13 +82,16 @@ class HostBlock:
 
     def window(self, start: int, size_bytes: int) -> memoryview:
         """A writable view for a read call; release it (``with``) before ``close()``."""
-        return memoryview(self._map)[self._offset + start : self._offset + start + size_bytes]
+        if self._pages is None:
+            raise ValueError("this host block is closed")
+        return memoryview(self._pages)[self._offset + start : self._offset + start + size_bytes]
 
     def populate(self) -> None:
         """Touch every page: registering pages that exist is several times quicker than registering holes."""
         try:
             pages = -(-self.size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-            self._map.madvise(_POPULATE_WRITE, self._offset, pages)
+            assert self._pages is not None
+            self._pages.madvise(_POPULATE_WRITE, self._offset, pages)
         except (OSError, ValueError):
             self.bytes.zero_()
 
@@ -99,15 +104,17 @@ class HostBlock:
         return self.is_pinned
 
     def close(self) -> None:
-        """Unregister, then give the pages back."""
+        """Unregister, then let go of the pages; they are unmapped with their last view.
+
+        ``mmap.close()`` is not called: a tensor does not hold the buffer, so a view left over would read unmapped memory.
+        """
         if self.tensor is None:
             return
         self.tensor = None
         if self.is_pinned and self._registrar is not None:
             self._registrar.unregister(self.address)
         self.is_pinned = False
-        with contextlib.suppress(BufferError):
-            self._map.close()
+        self._pages = None
 
 
 class PinWhenFull:

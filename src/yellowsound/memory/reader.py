@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Protocol
 
 from yellowsound.memory.identity import FileIdentity, ReadError
-from yellowsound.memory.units import PAGE_BYTES
 from yellowsound.memory.pinned import HostBlock
+from yellowsound.memory.units import PAGE_BYTES
 
 CHUNK_BYTES = 8 * 1024 * 1024
 _RWF_DONTCACHE = 0x80  # Linux 6.14; os has no name for it

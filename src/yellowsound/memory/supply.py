@@ -39,7 +39,7 @@ class Supply:
             if berth.fill is Fill.EMPTY:
                 return self._fill_home(visit)
             if berth.block is not None and self._device.can_copy_from(berth.block):
-                visit.parts.append(Part([], berth.block, 0, berth.layout.moves))
+                visit.parts.append(Part([], berth.block, 0, berth.parcel.moves))
                 return True
         if berth.kind == "vram":
             berth.fill, visit.fills = Fill.FILLING, True
@@ -69,13 +69,13 @@ class Supply:
         """Read a unit straight into its RAM home; its copies follow once the home is whole and page-locked."""
         berth = visit.berth
         if berth.block is None:
-            berth.block = self._device.alloc_host(berth.layout.host_bytes)
+            berth.block = self._device.alloc_host(berth.parcel.host_bytes)
         pin = PinWhenFull(berth.block, len(berth.cuts))
         tickets = []
         for cut in berth.cuts:
             tickets.append(self._reader.submit(self._read(cut, berth.block, cut.extent.host_offset, after=pin)))
         berth.fill, visit.fills = Fill.FILLING, True
-        visit.parts.append(Part(tickets, berth.block, 0, berth.layout.moves))
+        visit.parts.append(Part(tickets, berth.block, 0, berth.parcel.moves))
         return True
 
     def _through_ring(self, visit: Visit) -> bool:

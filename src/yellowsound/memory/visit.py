@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from yellowsound.memory.extents import Cut, Layout, Move
+from yellowsound.memory.extents import Cut, Move, Parcel
 from yellowsound.memory.pinned import HostBlock
 from yellowsound.memory.reader import Ticket
 from yellowsound.memory.ring import Chunk
@@ -48,7 +48,7 @@ class Berth:
     ``ready`` marks the arrival in a device home, ``last_copy`` the end of the last copy out of a host home.
     """
 
-    layout: Layout
+    parcel: Parcel
     cuts: tuple[Cut, ...]
     kind: HomeKind
     fill: Fill = Fill.EMPTY
@@ -63,19 +63,19 @@ class Berth:
     def views_in(self, slot: Slot) -> dict[str, torch.Tensor]:
         """The unit's tensors in a slot, in the dtype to run in. Kept, so that a visit allocates nothing."""
         if slot.index not in self.slot_views:
-            offsets = {place.name: place.view_offset for place in self.layout.places}
-            self.slot_views[slot.index] = _views(self.layout, slot.buffer, offsets)
+            offsets = {place.name: place.view_offset for place in self.parcel.places}
+            self.slot_views[slot.index] = _views(self.parcel, slot.buffer, offsets)
         return self.slot_views[slot.index]
 
     def set_home(self, buffer: torch.Tensor) -> None:
-        """Take ``buffer`` (of the layout's compact size) as the home on the device."""
+        """Take ``buffer`` (of the parcel's compact size) as the home on the device."""
         self.buffer = buffer
-        self.home_views = _views(self.layout, buffer, self.layout.compact())
+        self.home_views = _views(self.parcel, buffer, self.parcel.compact())
 
     def cast_in(self, slot: Slot) -> None:
         """Turn stored dtypes into wanted ones, inside the slot."""
         views = self.views_in(slot)
-        for place in self.layout.places:
+        for place in self.parcel.places:
             if place.is_cast:
                 stored = slot.buffer[place.slot_offset : place.slot_offset + place.stored_bytes]
                 views[place.name].copy_(stored.view(TORCH_DTYPES[place.stored]).view(place.shape))
@@ -151,18 +151,18 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A unit on the device: its name and its tensors by the keys of the layout."""
+    """A unit on the device: its name and its tensors by the keys of the parcel."""
 
     name: str
     tensors: Mapping[str, torch.Tensor]
 
 
-def _views(layout: Layout, buffer: torch.Tensor, offsets: Mapping[str, int]) -> dict[str, torch.Tensor]:
-    """Typed, shaped views of ``buffer``, one per tensor of ``layout``."""
+def _views(parcel: Parcel, buffer: torch.Tensor, offsets: Mapping[str, int]) -> dict[str, torch.Tensor]:
+    """Typed, shaped views of ``buffer``, one per tensor of ``parcel``."""
     with torch.inference_mode(False):
         return {
             place.name: buffer[offsets[place.name] : offsets[place.name] + place.view_bytes]
             .view(TORCH_DTYPES[place.wanted])
             .view(place.shape)
-            for place in layout.places
+            for place in parcel.places
         }
