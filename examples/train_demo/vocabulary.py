@@ -7,10 +7,12 @@ exactly that many, while every word of the captions is one token.
 from __future__ import annotations
 
 import json
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 from diffusers.pipelines.kandinsky6 import pipeline_kandinsky6_ti2va as stock
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Regex, pre_tokenizers
 from transformers import CLIPTokenizer, Qwen2Tokenizer
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
@@ -86,27 +88,48 @@ def _qwen(vocab: dict[str, int], merges: list[tuple[str, str]]) -> Qwen2Tokenize
 
 
 def _learn(suffix: str) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Byte pairs from the captions' words (often) and the pipeline's own texts (once each)."""
-    tokenizer = Tokenizer(models.BPE(end_of_word_suffix=suffix))
+    """Byte pairs from the captions' words (often) and the pipeline's own texts (once each), ties by alphabet."""
     split = PRETOKENIZE_REGEX if not suffix else r"[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
     behaviour = "isolated" if not suffix else "removed"
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+    pieces = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(split), behavior=behaviour, invert=bool(suffix)),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    words = vocabulary()
-    texts = [f"{word} {word}" for word in words] * 50 + [template_prefix(), NEGATIVE]
+    counts: Counter[tuple[str, ...]] = Counter()
+    for text, weight in [(f"{word} {word}", 50) for word in vocabulary()] + [(template_prefix(), 1), (NEGATIVE, 1)]:
+        for piece, _ in pieces.pre_tokenize_str(text):
+            counts[(*piece[:-1], piece[-1] + suffix)] += weight
+    merges = _pairs(counts)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(
-        vocab_size=4000, min_frequency=1, show_progress=False, initial_alphabet=alphabet, end_of_word_suffix=suffix
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    merges = [tuple(m) for m in json.loads(tokenizer.to_str())["model"]["merges"]]
     letters = alphabet + ([c + suffix for c in alphabet] if suffix else [])
-    pieces = dict.fromkeys(letters + [a + b for a, b in merges])
-    return {piece: index for index, piece in enumerate(pieces)}, merges
+    return {piece: i for i, piece in enumerate(dict.fromkeys(letters + [a + b for a, b in merges]))}, merges
+
+
+def _pairs(counts: Counter[tuple[str, ...]]) -> list[tuple[str, str]]:
+    """Byte-pair merges until every word is one piece; the commonest pair first, then the first by alphabet."""
+    words, merges = dict(counts), []
+    while True:
+        pairs: Counter[tuple[str, str]] = Counter()
+        for word, count in words.items():
+            for pair in pairwise(word):
+                pairs[pair] += count
+        if not pairs:
+            return merges
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        merges.append(best)
+        words = {_merged(word, best): count for word, count in words.items()}
+
+
+def _merged(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
+    result: list[str] = []
+    for letter in word:
+        if result and (result[-1], letter) == pair:
+            result[-1] += letter
+        else:
+            result.append(letter)
+    return tuple(result)
 
 
 _PIXELS = {
