@@ -48,8 +48,10 @@ def check_component(component: Component) -> None:
 
 def expected_shapes(component: Component) -> dict[str, tuple[int, ...]]:
     """Every state-dict name of the part's class, built from its config, with its shape."""
+    from accelerate import init_empty_weights
+
     try:
-        with torch.device("meta"):
+        with init_empty_weights():  # buffers stay real: a class may compute one from another it keeps between instances
             model = build(component)
     except Exception as error:  # whatever a wrong config makes a constructor raise
         reason = str(error).strip().split("\n")[0]
