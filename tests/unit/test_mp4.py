@@ -149,9 +149,11 @@ def test_metadata_of_foreign_files_is_refused(tmp_path: Path) -> None:
     with mp4_writer(tmp_path / "clip.mp4", 1, sample_rate=None, metadata={}) as out:
         out.write_frames(moving_square(1))
     assert read_metadata(tmp_path / "clip.mp4") == {}
-    (tmp_path / "text.mp4").write_text("no film")
-    with pytest.raises(ValueError, match="no yellowsound metadata"):
-        read_metadata(tmp_path / "text.mp4")
+    whole = (tmp_path / "clip.mp4").read_bytes()
+    for content in (b"no film", b"", whole[:100], whole.replace(b"{}", b"[]"), whole.replace(b"{}", b"{x")):
+        (tmp_path / "foreign.mp4").write_bytes(content)
+        with pytest.raises(ValueError, match=r"foreign\.mp4: no yellowsound metadata"):
+            read_metadata(tmp_path / "foreign.mp4")
     with pytest.raises(FileNotFoundError):
         read_metadata(tmp_path / "none.mp4")
 

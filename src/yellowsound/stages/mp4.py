@@ -140,7 +140,9 @@ def read_comment(path: str | Path) -> dict[str, Any]:
     try:
         with av.open(str(path)) as container:
             text = container.metadata.get("comment", "")
-    except av.error.InvalidDataError as error:
+    except av.error.FFmpegError as error:
+        if isinstance(error, OSError):
+            raise
         raise missing from error
     try:
         found = json.loads(text)
