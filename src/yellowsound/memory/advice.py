@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from yellowsound.memory.budget import format_bytes
+from yellowsound.memory.budget import RESERVE_BYTES, RESERVE_SHARE, SYSTEM_BYTES, format_bytes
 from yellowsound.memory.geometry import Geometry
-from yellowsound.memory.layout import Layout
+from yellowsound.memory.layout import Layout, clip_units
 from yellowsound.memory.machine import Machine
 from yellowsound.memory.peaks import Peaks
 from yellowsound.memory.placement import DERATING
 from yellowsound.memory.timing import Laps, stored_bytes
 from yellowsound.memory.units import Home, ModelDescription
+
+
+def host_needs(model: ModelDescription, layout: Layout, expand: bool) -> tuple[int, int, int]:
+    """Installed host memory: to run at all, with no disk in the loop, with nothing read twice. Reserve included."""
+    least = layout.claims.host + layout.ring.bytes + layout.claims.results
+    streamed = layout.counts.total - layout.counts.vram
+    loop = least + streamed * max(unit.ram_bytes for unit in model.blocks)
+    waiting = clip_units(model, expand)[len(layout.device.clip_units) :]
+    return _installed(least), _installed(loop), _installed(loop + sum(unit.ram_bytes for unit in waiting))
+
+
+def _installed(taken: int) -> int:
+    """The host that leaves ``taken`` bytes beside the system and the reserve."""
+    needed = taken + SYSTEM_BYTES
+    return max(needed + RESERVE_BYTES, int(needed / (1 - RESERVE_SHARE)) + 1)
 
 
 def warnings(

@@ -16,6 +16,7 @@ from yellowsound.request import RequestError
 GIB = 1 << 30
 RESERVE_BYTES = 4 * GIB
 RESERVE_SHARE = 0.08
+SYSTEM_BYTES = int(2.5 * GIB)  # what an idle desktop holds, where nothing can be asked
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _UNITS |= {f"{p}ib": 1 << s for p, s in zip("kmgt", (10, 20, 30, 40), strict=True)}

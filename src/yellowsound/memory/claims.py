@@ -52,13 +52,20 @@ class Claims:
 
 
 def device_budget(machine: Machine, caps: Caps) -> int:
-    """Bytes of the card that weights and activations may take now: free or capped, less context and slack."""
+    """Bytes of the card that weights and activations may take now: free or capped, less context and slack.
+
+    Without a card host memory is the device's, and a cap is for weights alone (homes and slots): see ``lay_out``.
+    """
+    if machine.device == "cpu":
+        return machine.vram_free_bytes
     limit = machine.vram_free_bytes if caps.vram_bytes is None else min(machine.vram_free_bytes, caps.vram_bytes)
     return limit - CONTEXT_BYTES[machine.device] - SLACK_BYTES[machine.device]
 
 
 def device_capacity(machine: Machine, caps: Caps) -> int:
     """The same for an otherwise empty card: for choices that must not depend on the moment."""
+    if machine.device == "cpu":
+        return machine.vram_total_bytes
     limit = machine.vram_total_bytes if caps.vram_bytes is None else min(machine.vram_total_bytes, caps.vram_bytes)
     return limit - CONTEXT_BYTES[machine.device] - SLACK_BYTES[machine.device]
 
@@ -106,13 +113,14 @@ def hoisted_results(model: ModelDescription, geometry: Geometry) -> tuple[int, i
 def choose_decode(
     machine: Machine, model: ModelDescription, geometry: Geometry, caps: Caps, offload: Offload, peaks: Peaks
 ) -> Decode:
-    """``whole`` where the card holds it besides all blocks that would live there, else ``tiled``.
+    """``whole`` where the card holds it besides all that would live there, else ``tiled``.
 
     Both are diffusers' own, with different pixels: so this looks at the card's size (or the cap) and at shipped or
     computed peaks only, never at what happens to be free or what was measured here.
     """
     claims = claims_of(model, geometry, "whole", peaks.without_records(), machine.device)
-    blocks = 0 if offload == "block" else device_bytes(model.blocks)
+    lived = {"block": (), "none": model.units}.get(offload, model.blocks)
+    blocks = device_bytes(lived)
     slots = 2 * largest(model.of("transformer"), "slot_bytes")
     capacity = device_capacity(machine, caps)
     return "whole" if claims.resident + claims.largest[1] + blocks + slots <= capacity else "tiled"

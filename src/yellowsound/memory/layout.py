@@ -83,6 +83,8 @@ def lay_out(
     budget = device_budget(machine, caps)
     if machine.device == "cpu":  # one memory serves as both
         budget = min(budget, host_room)
+        if caps.vram_bytes is not None:
+            budget = min(budget, caps.vram_bytes + claims.largest[1])
     device = _divide_device(machine, model, budget, claims, decode, offload, clip_units(model, expand))
     if machine.device == "cpu":
         host_room -= budget - device.left

@@ -24,9 +24,10 @@ PeakStage = Literal["denoise", "text", "image", "decode_whole", "decode_tiled", 
 SHIPPED = Path(__file__).parent.parent / "presets" / "peaks.json"
 EAGER_BLOCK_TENSORS = 18  # one fused block, eager: 6.9 GiB measured at 411 MB a (tokens x width) tensor
 BRANCH_TENSORS = 2  # a second branch keeps its own stream and what is recorded for it
-DECODER_CHANNELS, DECODER_TENSORS = 256, 4  # at full size, in the widest stretch of the decoder
+DECODER_TENSORS = 4  # alive at full size, in the widest stretch of the decoder
 MASK_ITEM_BYTES = 6  # the decoder's dense causal mask: float32 first, then the run dtype
-VOCODER_BYTES_PER_SAMPLE = 24 * 40 * 2
+VOCODER_BYTES_PER_SAMPLE = 24 * 40 * 2  # tensors of its last stage, at 122 M weights
+VOCODER_BYTES = 244_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +65,20 @@ def computed_peak(stage: PeakStage, model: ModelDescription, geometry: Geometry)
         rows = (geometry.text_tokens + TEMPLATE_TOKENS) * geometry.branches
         return rows * model.text_dim * item * 24
     if stage == "audio":
-        return geometry.audio_tokens * 1024 * VOCODER_BYTES_PER_SAMPLE * item // 2
+        size = sum(unit.device_bytes for unit in model.of("vocoder"))
+        return int(geometry.audio_tokens * 1024 * VOCODER_BYTES_PER_SAMPLE * min(size / VOCODER_BYTES, item / 2))
     if stage == "image":
-        return _video_vae(1, geometry.height, geometry.width, item)
+        return _video_vae(model, 1, geometry.height, geometry.width, item)
     tile = (geometry.height, geometry.width) if stage == "decode_whole" else (TILE_PIXELS, TILE_PIXELS)
     frames = min(geometry.frames, 17)
     clip = 2 * 3 * geometry.frames * geometry.height * geometry.width * item  # tiles and their blended whole
     height, width = (min(side, limit) for side, limit in zip((geometry.height, geometry.width), tile, strict=True))
-    return _video_vae(frames, height, width, item) + clip
+    return _video_vae(model, frames, height, width, item) + clip
 
 
-def _video_vae(frames: int, height: int, width: int, item: int) -> int:
+def _video_vae(model: ModelDescription, frames: int, height: int, width: int, item: int) -> int:
     """One tile: the widest convolutions at full size, or the middle block's mask, whichever is larger."""
-    convolutions = DECODER_CHANNELS * DECODER_TENSORS * frames * height * width * item
+    convolutions = model.vae_channels * DECODER_TENSORS * frames * height * width * item
     tokens = ((frames - 1) // 4 + 1) * (height // 8) * (width // 8)
     return max(convolutions, tokens**2 * MASK_ITEM_BYTES * item // 2)
 

@@ -83,6 +83,7 @@ class Plan:
     warm_first_step_seconds: float
     first_clip_seconds: float
     warm_clip_seconds: float
+    host_needs: tuple[int, int, int] | None
     expansion: Expansion | None
     warnings: tuple[str, ...]
     advice: tuple[str, ...]
@@ -178,6 +179,7 @@ def plan(
         warm_first_step_seconds=laps.warm.seconds,
         first_clip_seconds=sum(stage.first_seconds for stage in stages),
         warm_clip_seconds=sum(stage.seconds for stage in stages),
+        host_needs=advice.host_needs(model, layout, expand) if machine.device == "cuda" else None,
         expansion=expansion,
         warnings=advice.warnings(machine, model, geometry, layout, known),
         advice=advice.faster(machine, model, layout, laps),

@@ -85,10 +85,10 @@ def _seconds(
     muxing = work.mux_seconds(geometry)
     seconds: dict[StageName, Seconds] = {"text": (text_first, text_warm)}
     if geometry.tail:
-        seconds["image"] = both(video, work.decode_seconds(geometry.still, False, rates))
+        seconds["image"] = both(video, work.decode_seconds(model, geometry.still, False, rates))
     seconds["denoise"] = laps.denoise_seconds(geometry.steps, True), laps.denoise_seconds(geometry.steps, False)
-    seconds["decode"] = both(video, work.decode_seconds(geometry, layout.decode == "tiled", rates))
-    seconds["audio"] = both(sound, work.sound_seconds(geometry, rates))
+    seconds["decode"] = both(video, work.decode_seconds(model, geometry, layout.decode == "tiled", rates))
+    seconds["audio"] = both(sound, work.sound_seconds(model, geometry, rates))
     seconds["mux"] = muxing, muxing
     return seconds
 

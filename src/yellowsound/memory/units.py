@@ -87,6 +87,7 @@ class ModelDescription:
     text_blocks: int
     text_dim: int
     text_layers_kv_bytes: int  # key and value of one token over all layers of the text encoder
+    vae_channels: int  # of the video decoder's widest stretch at full size
 
     def of(self, component: str, *kinds: Kind) -> tuple[Unit, ...]:
         """Units of one component, of the given kinds (all kinds if none is given), in order of use."""
@@ -139,6 +140,7 @@ def describe(
         text_blocks=int(config["num_text_blocks"]),
         text_dim=int(config["in_text_dim"]),
         text_layers_kv_bytes=_kv_bytes(text),
+        vae_channels=_decoder_channels(components["vae"].config if "vae" in components else {}),
     )
 
 
@@ -217,6 +219,11 @@ def _kv_bytes(config: Mapping[str, Any]) -> int:
     heads = int(config.get("num_attention_heads", 28))
     width = int(config.get("hidden_size", 3584)) // heads
     return 2 * 2 * width * int(config.get("num_key_value_heads", 4)) * int(config.get("num_hidden_layers", 28))
+
+
+def _decoder_channels(config: Mapping[str, Any]) -> int:
+    """The last stage of the decoder works on the second width before it narrows to the first: 256 in the release."""
+    return int(config.get("block_out_channels", (128, 256))[1])
 
 
 def total_bytes(units: Iterable[Unit]) -> int:

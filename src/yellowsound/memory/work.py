@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from yellowsound.memory.geometry import Geometry
 from yellowsound.memory.machine import Rates
-from yellowsound.memory.units import ModelDescription
+from yellowsound.memory.units import ITEM_BYTES, ModelDescription
 
 # Passes over a (visual tokens x model width) tensor that the eager element-wise chain of a fused block makes:
 # 66.8 ms a block at 1.79 TB/s on an RTX 5090, as a public profile of the same block reports.
@@ -19,6 +19,7 @@ TEMPLATE_TOKENS = 129  # of the prompt's fixed prefix
 
 # Hunyuan decoder, from a public profile: 17.3 s of kernels for 84 latent frames of 864x480 on a card of 210 TFLOP/s.
 DECODE_FLOP_PER_LATENT_PIXEL = 17.3 * 210e12 / (84 * 864 * 480)
+VAE_WEIGHTS, SOUND_WEIGHTS = 246.5e6, 427.7e6  # those the profiles were taken with
 TILE_PIXELS, TILE_STRIDE = 256, 192  # diffusers' enable_tiling
 ENCODE_PIXELS_PER_SECOND = 50e6  # libx264 on a few cores, frames encoded while others arrive
 
@@ -94,19 +95,25 @@ def tiled_pixels(side: int) -> int:
     return sum(min(TILE_PIXELS, side - start) for start in range(0, side, TILE_STRIDE))
 
 
-def decode_seconds(geometry: Geometry, tiled: bool, rates: Rates) -> float:
+def decode_seconds(model: ModelDescription, geometry: Geometry, tiled: bool, rates: Rates) -> float:
     """Compute of the video decode: time tiles of 5 latent frames with stride 3, whole or in tiles of 256 pixels."""
     latent = geometry.latent_frames
     frames = latent if latent <= 4 else sum(min(5, latent - start) for start in range(0, latent, 3))
     h, w = geometry.height, geometry.width
     pixels = tiled_pixels(h) * tiled_pixels(w) if tiled else h * w
     slower = 2.0 if geometry.dtype == "float32" else 1.0
-    return slower * frames * pixels * DECODE_FLOP_PER_LATENT_PIXEL / rates.gemm_flops
+    smaller = _weights(model, "vae") / VAE_WEIGHTS
+    return slower * smaller * frames * pixels * DECODE_FLOP_PER_LATENT_PIXEL / rates.gemm_flops
 
 
-def sound_seconds(geometry: Geometry, rates: Rates) -> float:
+def sound_seconds(model: ModelDescription, geometry: Geometry, rates: Rates) -> float:
     """Compute of sound: 0.05 s were reported for five seconds on a card of 210 TFLOP/s."""
-    return 0.05 * geometry.audio_tokens / 218 * 210e12 / rates.gemm_flops
+    smaller = (_weights(model, "audio_vae") + _weights(model, "vocoder")) / SOUND_WEIGHTS
+    return 0.05 * smaller * geometry.audio_tokens / 218 * 210e12 / rates.gemm_flops
+
+
+def _weights(model: ModelDescription, component: str) -> float:
+    return sum(unit.device_bytes for unit in model.of(component)) / ITEM_BYTES[model.dtype]
 
 
 def mux_seconds(geometry: Geometry) -> float:
