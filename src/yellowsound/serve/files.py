@@ -1,0 +1,105 @@
+"""Files of jobs: clips, frames, previews and uploaded pictures, named by job id below one root.
+
+A file is written whole under ``work/``, synced, and then renamed. Only names made from an id are ever touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from yellowsound.serve.job import is_job_id
+
+KINDS = {"clip": ".mp4", "first_frame": ".first.webp", "last_frame": ".last.png", "preview": ".preview.webp"}
+_FOLDERS = {"clip": "videos", "first_frame": "frames", "last_frame": "frames", "preview": "previews"}
+
+
+class JobFiles:
+    """The folder of one server's files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.work = root / "work"
+        for folder in {*_FOLDERS.values(), "work", "pictures"}:
+            (root / folder).mkdir(parents=True, exist_ok=True)
+
+    def path(self, kind: str, job_id: str) -> Path:
+        """Where the file of ``kind`` lies. Raises ValueError on what is no id."""
+        if not is_job_id(job_id):
+            raise ValueError("not a job id")
+        return self.root / _FOLDERS[kind] / f"{job_id}{KINDS[kind]}"
+
+    def picture(self, job_id: str) -> Path:
+        """Where the uploaded picture of a job lies."""
+        if not is_job_id(job_id):
+            raise ValueError("not a job id")
+        return self.root / "pictures" / job_id
+
+    def draft(self, job_id: str, attempt: int) -> Path:
+        """Where a worker writes the clip of one attempt."""
+        if not is_job_id(job_id):
+            raise ValueError("not a job id")
+        return self.work / f"{job_id}-{attempt}.mp4"
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Put ``data`` at ``path`` so that it is either whole or not there. Raises OSError."""
+        draft = self.work / f"{path.name}.part"
+        try:
+            with draft.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            self._rename(draft, path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
+
+    def adopt(self, draft: Path, job_id: str) -> int:
+        """Sync a worker's clip and give it its final name; returns its size in bytes. Raises OSError."""
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+        self._rename(draft, self.path("clip", job_id))
+        return size
+
+    def remove(self, job_id: str) -> None:
+        """Remove everything of a job; readers that have a file open keep it."""
+        for kind in KINDS:
+            self.path(kind, job_id).unlink(missing_ok=True)
+        self.picture(job_id).unlink(missing_ok=True)
+        self.remove_drafts(job_id)
+
+    def remove_drafts(self, job_id: str) -> None:
+        """Remove what attempts of a job left half done."""
+        for draft in self.work.glob(f"*{job_id}*"):
+            draft.unlink(missing_ok=True)
+
+    def sweep(self, known: set[str], completed: set[str]) -> int:
+        """At start: remove drafts, files of unknown jobs and clips of jobs that are not completed."""
+        removed = 0
+        for path in self.work.iterdir():
+            if path.is_file():
+                path.unlink(missing_ok=True)
+                removed += 1
+        for folder in {*_FOLDERS.values(), "pictures"}:
+            for path in (self.root / folder).iterdir():
+                job_id = path.name.partition(".")[0]
+                keep = completed if folder in ("videos", "frames") else known
+                if is_job_id(job_id) and job_id not in keep:
+                    path.unlink(missing_ok=True)
+                    removed += 1
+        return removed
+
+    def free_bytes(self) -> int:
+        """Free space on the disk that holds the files."""
+        return shutil.disk_usage(self.root).free
+
+    @staticmethod
+    def _rename(draft: Path, path: Path) -> None:
+        os.replace(draft, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -1,0 +1,46 @@
+"""Runs the application under uvicorn until a signal ends it."""
+
+from __future__ import annotations
+
+from types import FrameType
+
+import uvicorn
+
+from yellowsound.serve.app import create_app
+from yellowsound.serve.logging import configure_logging, logger
+from yellowsound.serve.service import Service
+from yellowsound.serve.settings import Settings
+
+GRACE_SECONDS = 5
+
+
+def run_server(settings: Settings, log_level: str = "info") -> None:
+    """Serve until SIGINT or SIGTERM. Raises CheckpointError, DataDirTaken, OSError, ValueError before it listens."""
+    configure_logging(log_level)
+    app = create_app(settings)
+    service: Service = app.state.service
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    names = ", ".join(model.name for model in service.models.all)
+    where = f"http://{settings.host}:{settings.port}"
+    logger().info("serving", address=where, models=names, data_dir=str(settings.data_dir), workers=settings.workers)
+    Server(config, service).run()
+
+
+class Server(uvicorn.Server):
+    """uvicorn that lets event streams end when it is told to stop."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._service.broadcast.stop()
+        super().handle_exit(sig, frame)
