@@ -27,7 +27,7 @@ from yellowsound.stages.decode import DecodePlan, decode_audio, decode_video, re
 from yellowsound.stages.denoise import StepResult, denoise
 from yellowsound.stages.image import load_image
 from yellowsound.stages.latents import Latents, audio_tokens, draw_latents, encode_image
-from yellowsound.stages.mux import Mp4Writer
+from yellowsound.stages.mux import Mp4Writer, check_destination
 from yellowsound.stages.preview import PreviewMap, strip_of
 from yellowsound.stages.text import TextEmbeds, TextEncoders, default_negative_prompt, encode_prompt
 from yellowsound.stages.text_store import TextStore
@@ -47,9 +47,9 @@ class FileOptions:
     audio_level: float | None = None
 
     def check(self) -> None:
-        """Refuse a taken name before any work. Raises FileExistsError."""
-        if self.path is not None and self.path.exists() and not self.overwrite:
-            raise FileExistsError(f"{self.path} exists; choose another name or allow overwriting")
+        """Refuse a name that cannot be written before any work. Raises FileExistsError, RequestError or OSError."""
+        if self.path is not None:
+            check_destination(self.path, self.overwrite)
 
 
 class Engine:
@@ -118,6 +118,11 @@ class Engine:
             (cancel or CancelToken()).check()
             self._text(prompt)
 
+    def text_encoders(self) -> TextEncoders:
+        """Qwen and CLIP with their tokenizers, loaded if they are not."""
+        m = self.models
+        return TextEncoders(m.tokenizer, m.qwen, m.clip_tokenizer, m.clip)
+
     def close(self) -> None:
         """Let go of every weight."""
         self.models.drop()
@@ -156,8 +161,7 @@ class Engine:
         known = self._texts.get(prompt)
         if known is not None:
             return known
-        m = self.models
-        text = encode_prompt(prompt, TextEncoders(m.tokenizer, m.qwen, m.clip_tokenizer, m.clip), m.device)
+        text = encode_prompt(prompt, self.text_encoders(), self.models.device)
         self._texts.put(prompt, text)
         return text
 

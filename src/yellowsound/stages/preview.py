@@ -26,7 +26,7 @@ def strip_of(video_x0: Floats, rgb_map: Floats | None, frames: int = STRIP_FRAME
     total = video_x0.shape[0]
     picked = np.unique(np.linspace(0, total - 1, min(frames, total)).round().astype(int))
     pictures = _grey(video_x0[picked]) if rgb_map is None else _colour(video_x0[picked], rgb_map)
-    strip = np.concatenate(list(pictures), axis=1)
+    strip = np.nan_to_num(np.concatenate(list(pictures), axis=1))
     return np.ascontiguousarray((strip.clip(0, 1) * 255).round().astype(np.uint8)), len(picked)
 
 
@@ -56,6 +56,7 @@ def _with_constant(video: Floats) -> Floats:
 
 def _grey(video: Floats) -> Floats:
     """The channel that varies most, stretched to 0..1: a shape without a claim about colour."""
+    video = np.nan_to_num(video)
     channel = video[..., int(video.reshape(-1, video.shape[-1]).std(axis=0).argmax())]
     low, high = float(channel.min()), float(channel.max())
     return np.repeat(((channel - low) / max(high - low, 1e-6))[..., None], 3, axis=-1)
