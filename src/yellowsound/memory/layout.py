@@ -85,12 +85,13 @@ def lay_out(
         budget = min(budget, host_room)
         if caps.vram_bytes is not None:
             budget = min(budget, caps.vram_bytes + claims.largest[1])
-    device = _divide_device(machine, model, budget, claims, decode, offload, clip_units(model, expand))
+    waiting = clip_units(model, expand)
+    device = _divide_device(machine, model, budget, claims, offload, waiting, _remedy(caps, decode))
     if machine.device == "cpu":
         host_room -= budget - device.left
     if host_room < 0:
         refuse("the process with its ring and hoisted results", "host memory", -host_room, "free some or raise --ram")
-    counts, in_ram, host_left = _divide_host(model, device, clip_units(model, expand), host_room)
+    counts, in_ram, host_left = _divide_host(model, device, waiting, host_room)
     layer_slots = 0 if set(model.of("text_encoder", "layer")) <= set(device.clip_units) else TEXT_SLOTS
     return Layout(
         homes=_homes(model, counts, device.clip_units, in_ram),
@@ -126,9 +127,9 @@ def _divide_device(
     model: ModelDescription,
     budget: int,
     claims: Claims,
-    decode: Decode,
     offload: Offload,
     waiting: Sequence[Unit],
+    remedy: str,
 ) -> OnDevice:
     """Slots and homes on the device. All blocks if they fit beside slots for lap one, else as many as fit."""
     stage, needed = claims.largest
@@ -145,13 +146,20 @@ def _divide_device(
                "use --offload auto, which streams what does not fit")  # fmt: skip
     slots = wanted if room >= wanted * slot else 2
     if room < slots * slot:
-        remedy = (
-            SMALLER if decode == "tiled" else f"free memory of the card, cap --vram to decode in tiles, or {SMALLER}"
-        )
         refuse(f"the {stage} stage ({format_bytes(needed)}) beside {slots} slots of {format_bytes(slot)} in "
                f"{format_bytes(max(budget, 0))}", "VRAM", slots * slot - room, remedy)  # fmt: skip
     blocks = 0 if offload == "block" else count(len(model.blocks), block, 1, room - slots * slot, 0).vram
     return OnDevice(slots, slot, blocks, (), room - slots * slot - blocks * block)
+
+
+def _remedy(caps: Caps, decode: Decode) -> str:
+    if caps.vram_bytes is not None:
+        return f"raise --vram, or {SMALLER}"
+    return (
+        f"free memory of the card, or {SMALLER}"
+        if decode == "tiled"
+        else f"cap --vram to decode in tiles, or {SMALLER}"
+    )
 
 
 def _with_clip_units(device: OnDevice, waiting: Sequence[Unit], offload: Offload) -> OnDevice:

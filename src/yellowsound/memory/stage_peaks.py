@@ -77,8 +77,8 @@ def _seconds(
     rates = machine.rates
 
     def both(units: Sequence[Unit], compute: float) -> Seconds:
-        first, warm = (timing.parts_seconds(machine, layout, units, compute, cold) for cold in (True, False))
-        return first, warm
+        seconds = timing.parts_seconds(machine, layout, units, compute)
+        return seconds, seconds
 
     text_first, text_warm = (timing.text_seconds(machine, model, geometry, layout, cold) for cold in (True, False))
     video, sound = model.of("vae"), (*model.of("audio_vae"), *model.of("vocoder"))

@@ -49,13 +49,11 @@ def text_seconds(machine: Machine, model: ModelDescription, geometry: Geometry, 
     return paced(machine, layout, units, compute, all_from_disk=first).seconds
 
 
-def parts_seconds(machine: Machine, layout: Layout, units: Sequence[Unit], compute: float, first: bool) -> float:
-    """A stage of whole parts: they arrive, then compute. In the first clip, those with a home in RAM were read into it
-    while the loop left the disk idle; a home on the device is read straight into it, once."""
-    cold = [u for u in units if layout.homes[u.name] is Home.DISK or (first and layout.homes[u.name] is Home.VRAM)]
-    arriving = [u for u in units if first or layout.homes[u.name] is not Home.VRAM]
-    disk = stored_bytes(cold) / machine.disk_bytes_per_second
-    link = stored_bytes(arriving) / machine.link_bytes_per_second
+def parts_seconds(machine: Machine, layout: Layout, units: Sequence[Unit], compute: float) -> float:
+    """A stage of whole parts: they arrive, then compute. Those with a home were read into it while the loop left the
+    disk idle, in the first clip as well."""
+    disk = stored_bytes(u for u in units if layout.homes[u.name] is Home.DISK) / machine.disk_bytes_per_second
+    link = stored_bytes(u for u in units if layout.homes[u.name] is not Home.VRAM) / machine.link_bytes_per_second
     return compute + max(disk, link) / DERATING
 
 

@@ -1,0 +1,81 @@
+"""yellowsound plan: its table, its JSON, and one-line refusals; no GPU, no weights."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from yellowsound.cli import main
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    try:
+        main(["plan", *arguments])
+    except SystemExit as end:
+        assert not end.code, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(["plan", *arguments])
+    assert end.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    return captured.err
+
+
+REFERENCE = ("--checkpoint", "pro-distill", "--device-preset", "rtx-5090", "--ram", "60GiB", "--disk-speed", "3.5GB/s")
+
+
+def test_the_table_says_what_lives_where_and_how_long_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, *REFERENCE)
+    blocks = next(line for line in text.splitlines() if "fused blocks" in line)
+    assert [cell.strip() for cell in blocks.strip("│").split("│")] == [
+        "fused blocks", "per step", "60", "45.5 GiB", "26", "34", "-",
+    ]  # fmt: skip
+    assert "a step moves 25.8 GiB from ram;" in text and "(computed)" in text
+    assert "clips an hour" in text and "a host for this card and clip:" in text
+    assert "faster:" in text and "note: no block time was measured on RTX 5090" in text
+
+
+def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    found: dict[str, Any] = json.loads(run(capsys, *REFERENCE, "--json", "--image", "--expand-prompt"))
+    assert found["geometry"]["tail"] and found["expansion"]["layers_in_vram"] == 28
+    assert found["machine"]["ram_total_bytes"] == 60 << 30
+    assert sum(home == "ram" for name, home in found["homes"].items() if name.split(".")[-1].isdigit()) > 34
+
+
+def test_request_options_reach_the_geometry(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--size", "512x320", "--seconds", "1", "--steps", "30", "--guidance", "4", "--json")
+    found = json.loads(run(capsys, "--checkpoint", "lite", "--device-preset", "rtx-4090", *options))
+    geometry = found["geometry"]
+    assert (geometry["width"], geometry["height"], geometry["frames"]) == (512, 320, 25)
+    assert (geometry["steps"], geometry["branches"]) == (30, 2)
+
+
+def test_workers_and_caps(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(run(capsys, *REFERENCE, "--workers", "2", "--vram", "24GiB", "--json"))
+    assert found["machine"]["workers"] == 2 and found["vram_peak_bytes"] <= 24 << 30
+
+
+def test_this_machine_and_the_demo_are_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(run(capsys, "--device", "cpu", "--json"))
+    assert found["machine"]["name"] == "CPU" and found["geometry"]["dtype"] == "float32"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--checkpoint", "pro", "--device-preset", "rtx-5080", "--ram", "6GiB"), "lacks"),
+        (("--device-preset", "rtx-9999"), "device_preset=rtx-9999"),
+        (("--checkpoint", "lite-distill", "--device-preset", "h200", "--guidance", "3"), "guidance_scale"),
+        (("--checkpoint", "pro", "--device-preset", "h200", "--ram", "much"), "ram=much"),
+        (("--checkpoint", "pro", "--device-preset", "h200", "--size", "865x480"), "864x480"),
+        (("--checkpoint", "nowhere"), "nowhere"),
+    ],
+)
+def test_refusals_are_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], sentence: str) -> None:
+    assert sentence in refused(capsys, *arguments)
