@@ -56,15 +56,15 @@ class Conveyor:
         slots: int,
         ring_bytes: int,
         chunk_bytes: int = CHUNK_BYTES,
-        slot_bytes: int | None = None,
+        slot_bytes: int = 0,
         merger: Merger | None = None,
         courier: bool = False,
     ) -> None:
         self.counts = Counts()
         self._device, self._reader, self._merger = device, reader, merger
         self._berths = {name: Berth(parcel, parcel.cuts(chunk_bytes), homes[name]) for name, parcel in parcels.items()}
-        size = slot_bytes or max((parcel.slot_bytes for parcel in parcels.values()), default=0)
-        self._slots = [Slot(index, device.alloc(size)) for index in range(slots)]
+        self._slot_bytes = max([slot_bytes, *(parcel.slot_bytes for parcel in parcels.values())])
+        self._slots = [Slot(index, device.alloc(self._slot_bytes)) for index in range(slots)]
         for berth in self._berths.values():
             if berth.kind == "vram":
                 berth.set_home(device.alloc(berth.parcel.compact_bytes))
@@ -81,8 +81,6 @@ class Conveyor:
         if courier:
             self._courier = threading.Thread(target=self._carry, name="courier", daemon=True)
             self._courier.start()
-
-    # ------------------------------------------------------------------ laps
 
     @property
     def homes(self) -> dict[str, HomeKind]:
@@ -143,7 +141,32 @@ class Conveyor:
                 self.release()
             self._discard()
 
-    # ------------------------------------------------------------------ homes
+    def fill(self, names: Sequence[str]) -> None:
+        """Bring units into their homes now, with no block to run. Raises ReadError."""
+        self.begin_lap(names)
+        for _ in names:
+            self.acquire()
+            self.release()
+
+    def drop_slots(self) -> None:
+        """Give the slots back: for a plan whose units all live on the device."""
+        with self._changed:
+            self._discard()
+            self._wait_idle()
+            for berth in self._berths.values():
+                berth.slot_views.clear()
+            for slot in self._slots:
+                self._device.free(slot.buffer)
+            self._slots.clear()
+
+    def surrender(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Hand the tensors of all device homes to the caller and close; they live as long as they are used."""
+        with self._changed:
+            kept = {name: dict(berth.home_views) for name, berth in self._berths.items() if berth.buffer is not None}
+            for berth in self._berths.values():
+                berth.buffer = None
+        self.close()
+        return kept
 
     def demote(self, names: Sequence[str]) -> int:
         """Turn RAM homes into disk homes and give their memory back; returns the bytes given back.
@@ -251,6 +274,8 @@ class Conveyor:
     def _take_slot(self, visit: Visit) -> bool:
         """Give the visit its slot, and let the copies wait for the block that used it before."""
         if visit.slot is None:
+            if not self._slots:  # a plan that streams nothing has a slot only while it fills its homes
+                self._slots.append(Slot(0, self._device.alloc(self._slot_bytes)))
             slot = self._slots[visit.rank % len(self._slots)]
             if slot.user is not None:
                 return False

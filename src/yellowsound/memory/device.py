@@ -15,6 +15,7 @@ import torch
 from yellowsound.memory.pinned import CudaRegistrar, HostBlock
 
 T = TypeVar("T")
+CACHE_LINE_BYTES = 64
 
 
 class Stream(Enum):
@@ -39,6 +40,7 @@ class Device(Protocol):
     """Where blocks run. ``copy`` and ``run`` are queued on a stream; ``record`` marks a place in it."""
 
     torch_device: torch.device
+    line_bytes: int  # a tensor keeps its file offset modulo this, see Parcel.build; 1 on a GPU
 
     def alloc(self, size_bytes: int) -> torch.Tensor:
         """Device memory as uint8, aligned to at least 512 bytes on a GPU."""
@@ -79,6 +81,7 @@ class InlineDevice:
 
     def __init__(self) -> None:
         self.torch_device = torch.device("cpu")
+        self.line_bytes = CACHE_LINE_BYTES
 
     def alloc(self, size_bytes: int) -> torch.Tensor:
         with torch.inference_mode(False):
@@ -121,6 +124,7 @@ class CudaDevice:
 
     def __init__(self, torch_device: torch.device) -> None:
         self.torch_device = torch_device
+        self.line_bytes = 1
         self._copy_stream = torch.cuda.Stream(torch_device)  # type: ignore[no-untyped-call]
         self._registrar = CudaRegistrar()
 

@@ -48,6 +48,7 @@ class Place:
     stored_bytes: int
     view_offset: int
     view_bytes: int
+    skew_bytes: int = 0  # kept from the file, see Parcel.build
 
     @property
     def is_cast(self) -> bool:
@@ -74,26 +75,33 @@ class Parcel:
     slot_bytes: int
 
     @classmethod
-    def build(cls, name: str, tensors: Mapping[str, TensorEntry], wanted: Callable[[TensorEntry], str]) -> Parcel:
-        """Pack ``tensors`` (by the name their view gets); ``wanted`` gives the dtype that a tensor runs in."""
+    def build(
+        cls, name: str, tensors: Mapping[str, TensorEntry], wanted: Callable[[TensorEntry], str], line_bytes: int = 1
+    ) -> Parcel:
+        """Pack ``tensors`` (by the name their view gets); ``wanted`` gives the dtype that a tensor runs in.
+
+        A tensor that is not cast keeps its file offset modulo ``line_bytes``. On a CPU the libraries run on the mapped
+        file, and products of one row choose their kernel by the address's place in a cache line: with another place
+        the bits differ (7e-7 in float32).
+        """
         ordered = sorted(tensors.items(), key=lambda item: (str(item[1].file), item[1].offset_bytes))
         entries = [entry for _, entry in ordered]
         extents = tuple(_extents(entries))
-        places, slot_bytes = _places(ordered, wanted)
+        places, slot_bytes = _places(ordered, wanted, line_bytes)
         host_bytes = extents[-1].host_offset + extents[-1].size_bytes if extents else 0
         return cls(name, extents, tuple(_moves(entries, places, extents)), tuple(places), host_bytes, slot_bytes)
 
     @property
     def compact_bytes(self) -> int:
         """What the unit takes once only the wanted dtypes are kept: a home on the device."""
-        return sum(round_up(place.view_bytes, ALIGNMENT_BYTES) for place in self.places)
+        return sum(round_up(place.skew_bytes + place.view_bytes, ALIGNMENT_BYTES) for place in self.places)
 
     def compact(self) -> dict[str, int]:
         """Where each tensor lies in a home on the device."""
         offsets, end = {}, 0
         for place in self.places:
-            offsets[place.name] = end
-            end += round_up(place.view_bytes, ALIGNMENT_BYTES)
+            offsets[place.name] = end + place.skew_bytes
+            end += round_up(place.skew_bytes + place.view_bytes, ALIGNMENT_BYTES)
         return offsets
 
     def host_offset(self, place: Place) -> int:
@@ -151,16 +159,18 @@ def _runs(entries: list[TensorEntry]) -> Iterator[list[TensorEntry]]:
 
 
 def _places(
-    ordered: Iterable[tuple[str, TensorEntry]], wanted: Callable[[TensorEntry], str]
+    ordered: Iterable[tuple[str, TensorEntry]], wanted: Callable[[TensorEntry], str], line_bytes: int
 ) -> tuple[list[Place], int]:
-    """Stored bytes first, cast targets behind them, every one at the allocator's alignment."""
+    """Stored bytes first, cast targets behind them, every one at the allocator's alignment (and the file's skew)."""
     places: list[Place] = []
     end = 0
     for key, entry in ordered:
         dtype = wanted(entry)
-        view_bytes = entry.size_bytes // ITEM_BYTES[entry.dtype] * ITEM_BYTES[dtype]
-        places.append(Place(key, entry.shape, entry.dtype, dtype, end, entry.size_bytes, end, view_bytes))
-        end = round_up(end + entry.size_bytes, ALIGNMENT_BYTES)
+        skew = entry.offset_bytes % line_bytes if dtype == entry.dtype else 0
+        size = entry.size_bytes // ITEM_BYTES[entry.dtype] * ITEM_BYTES[dtype]
+        start = end + skew
+        places.append(Place(key, entry.shape, entry.dtype, dtype, start, entry.size_bytes, start, size, skew))
+        end = round_up(start + entry.size_bytes, ALIGNMENT_BYTES)
     for index, place in enumerate(places):
         if place.is_cast:
             places[index] = replace(place, view_offset=end)

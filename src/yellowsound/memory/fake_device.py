@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, cast
 
 import torch
 
-from yellowsound.memory.device import Fence, Stream
+from yellowsound.memory.device import CACHE_LINE_BYTES, Fence, Stream
 from yellowsound.memory.pinned import HostBlock
 
 T = TypeVar("T")
@@ -56,6 +56,7 @@ class FakeDevice:
         pins: bool = True,
     ) -> None:
         self.torch_device = torch.device("cpu")
+        self.line_bytes = CACHE_LINE_BYTES
         self.allocated: list[int] = []
         self.copied_bytes = 0
         self._order = order

@@ -1,4 +1,4 @@
-"""FakeReader: reads that happen when a seed says, in an order that several threads could have taken, without threads."""
+"""FakeReader: reads without threads, when a seed says and in an order that several threads could have taken."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class HostBlock:
     def close(self) -> None:
         """Unregister, then let go of the pages; they are unmapped with their last view.
 
-        ``mmap.close()`` is not called: a tensor does not hold the buffer, so a view left over would read unmapped memory.
+        ``mmap.close()`` is not called: a tensor does not hold the buffer, so a forgotten view would crash.
         """
         if self.tensor is None:
             return

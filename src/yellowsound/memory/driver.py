@@ -1,0 +1,332 @@
+"""Driver: takes the blocks of one transformer through the conveyor, for one guidance branch or for several at once.
+
+It knows the order of units, which shell runs what, and the rows that were hoisted; it does not know the denoising
+loop. Everything that may happen between two blocks (cancel, what watches them) happens here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from yellowsound.events import CancelToken, OnEvent, Replanned
+from yellowsound.memory.conveyor import Conveyor
+from yellowsound.memory.device import Device, Stream
+from yellowsound.memory.hoist import TOWERS, Branch, Hoist, Store, results_bytes, time_embeds
+from yellowsound.memory.shells import Lookup, Shell
+
+Visual = tuple[Tensor, Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Names of the units in order: fused blocks, their modulations, and each tower's text blocks."""
+
+    blocks: tuple[str, ...]
+    modulations: tuple[str, ...]
+    texts: dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Modulations:
+    """The modulations of a fused block: their shell, where each one's row goes, and which time embedding it takes."""
+
+    shell: Shell
+    names: tuple[str, ...]
+    lookups: tuple[Lookup, ...]
+    towers: tuple[int, ...]  # 0: the video's time embedding, 1: the audio's
+    widths: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Call:
+    """One branch's pass through the fused blocks: the block's arguments, and (step, branch) if they were hoisted."""
+
+    args: tuple[Any, ...]
+    place: tuple[int, int] | None
+
+    @property
+    def time_embed(self) -> tuple[Tensor, Tensor]:
+        pair: tuple[Tensor, Tensor] = self.args[4]
+        return pair
+
+
+@dataclass(slots=True)
+class Seams:
+    """What others may hang in. ``check`` and ``watch`` run between blocks and between steps on the driving thread.
+
+    cancel: looked at before each block. after_block: called with (block, branch, output). watch: how many RAM homes
+    to give back now, asked before each step; ``on_event`` then tells a Replanned.
+    """
+
+    cancel: CancelToken = field(default_factory=CancelToken)
+    after_block: Callable[[int, int, Visual], None] | None = None
+    watch: Callable[[], int] | None = None
+    on_event: OnEvent | None = None
+
+
+class Driver:
+    """The engine room of one streamed transformer. ``close()`` gives everything back."""
+
+    def __init__(
+        self,
+        conveyor: Conveyor,
+        device: Device,
+        course: Course,
+        block: Shell,
+        texts: dict[str, Shell],
+        modulations: Modulations,
+        store: Store,
+        dtype: torch.dtype,
+    ) -> None:
+        self.seams = Seams()
+        self.conveyor = conveyor
+        self.course = course
+        self.block_shell, self.text_shells = block, texts
+        self._device, self._modulations = device, modulations
+        self._store, self._dtype = store, dtype
+        self._hoist: Hoist | None = None
+        self._place: tuple[int, int] | None = None
+        self._mode: Literal["run", "record", "play"] = "run"
+        self._recorded: list[Call] = []
+        self._results: list[Visual] = []
+
+    def compile(self, **options: Any) -> None:
+        """Run every shell through ``torch.compile`` with these options."""
+        for shell in (self.block_shell, *self.text_shells.values()):
+            shell.compile(**options)
+
+    def note_call(self, inputs: dict[str, Any]) -> None:
+        """A transformer call begins with these arguments: find out which step and branch it is."""
+        self._place = None
+        if self._hoist is not None and "timestep" in inputs:
+            self._place = self._hoist.row_of(inputs["timestep"], Branch.of(inputs))
+
+    def prefill(self) -> None:
+        """Start reading what lap one needs, while something else is being computed."""
+        self.conveyor.begin_lap(self._text_lap(), self._visual_lap(range(len(self.course.blocks))))
+
+    def prepare(self, transformer: Any, timesteps: Tensor, branches: Sequence[Branch]) -> None:
+        """Hoist a clip: text blocks now, modulations as they pass in the first step. Keeps results that still hold."""
+        known = self._hoist
+        if known is not None and known.has_texts and known.is_for(timesteps, branches):
+            self._hoist = Hoist(
+                timesteps, list(branches), known.time_embeds, known.texts, known.modulations, True, known.modulated
+            )
+            return
+        self._hoist = None  # its memory is about to be used again
+        hoist = self._reserve(transformer, timesteps, branches)
+        self._run_texts(transformer, hoist)
+        hoist.has_texts = True
+        self._hoist = hoist
+
+    def forget(self) -> None:
+        """Drop the hoisted results and their memory."""
+        self._hoist = None
+        self._store.close()
+
+    def run_text(self, tower: str, *args: Any) -> Tensor:
+        """The text blocks of one tower, in the place of their list: hoisted output, or a pass of their own."""
+        if self._hoist is not None and self._place is not None:
+            step, branch = self._place
+            kept, device = self._hoist.text(tower, step, branch), self._device.torch_device
+            return self._device.run(lambda: kept.to(device, non_blocking=True), Stream.COMPUTE)
+        shell = self.text_shells[tower]
+        output: Tensor = args[0]
+        with self._lap(self.course.texts[tower]):
+            for _ in self.course.texts[tower]:
+                output = self._visit(shell, partial(shell.call, output, *args[1:]))
+        return output
+
+    def run_blocks(self, *args: Any) -> Visual:
+        """The fused blocks, in the place of their list: run now, or record for a run of several branches, or play."""
+        if self._mode == "play":
+            return self._results.pop(0)
+        call = Call(args, self._place)
+        if self._mode == "record":
+            self._recorded.append(call)
+            return args[0], args[1]
+        return self._pass([call])[0]
+
+    def predict(self, transformer: Any, branches: Sequence[dict[str, Any]]) -> list[Any]:
+        """The transformer's outputs for several branches in one pass of the weights; bit-identical to calls in turn."""
+        try:
+            self._mode, self._recorded, self._results = "record", [], []
+            for inputs in branches:
+                transformer(**inputs, return_dict=False)  # the heads run on garbage, which is dropped
+            calls, self._recorded = self._recorded, []
+            self._mode, self._results = "play", self._pass(calls)
+            return [transformer(**inputs, return_dict=False) for inputs in branches]
+        finally:
+            self._mode, self._recorded, self._results = "run", [], []
+
+    def close(self) -> None:
+        """Give back slots, homes, results and threads."""
+        self._hoist = None
+        self.conveyor.close()
+        self._store.close()
+        for shell in (self.block_shell, self._modulations.shell, *self.text_shells.values()):
+            shell.unbind()
+
+    # inside
+
+    def _text_lap(self) -> list[str]:
+        return [name for tower in TOWERS for name in self.course.texts[tower]]
+
+    def _visual_lap(self, unmodulated: Sequence[int]) -> list[str]:
+        """Blocks in order, each behind its modulations while those are still to be computed."""
+        wanted, lap = set(unmodulated), []
+        for index, name in enumerate(self.course.blocks):
+            lap += [self.course.modulations[index], name] if index in wanted else [name]
+        return lap
+
+    def _pass(self, calls: list[Call]) -> list[Visual]:
+        """All calls through all blocks, block by block."""
+        self._give_way()
+        hoist = self._hoist if all(call.place is not None for call in calls) else None
+        known = hoist.modulated if hoist is not None else set()
+        todo = [index for index in range(len(self.course.blocks)) if index not in known]
+        with self._lap(self._visual_lap(todo), self._next_lap(hoist, calls)):
+            for index in range(len(self.course.blocks)):
+                rows = self._rows(hoist, calls, index)
+                self._run_block(index, calls, rows)
+        return [(call.args[0], call.args[1]) for call in calls]
+
+    def _next_lap(self, hoist: Hoist | None, calls: list[Call]) -> Sequence[str]:
+        """What to bring ahead for the lap after this one; nothing after the last step."""
+        if hoist is None:
+            return self._text_lap()
+        is_last = all(call.place is not None and call.place[0] == hoist.steps - 1 for call in calls)
+        return () if is_last else self.course.blocks
+
+    def _rows(self, hoist: Hoist | None, calls: list[Call], index: int) -> list[list[Tensor]]:
+        """For each call, the row of every lookup of block ``index``; computed if this block's pass is the first."""
+        if hoist is None:
+            embeds = [call.time_embed for call in calls]
+            made = self._modulate(embeds, None)
+            return [[column[i] for column in made] for i in range(len(calls))]
+        if index not in hoist.modulated:
+            self._modulate(hoist.time_embeds, hoist.modulations[index])
+            hoist.modulated.add(index)
+        places = [call.place for call in calls if call.place is not None]
+        numbers = [branch * hoist.steps + step for step, branch in places]
+        return [[column[number] for column in hoist.modulations[index]] for number in numbers]
+
+    def _modulate(self, embeds: Sequence[tuple[Tensor, Tensor]], kept: list[Tensor] | None) -> list[Any]:
+        """One block's modulations for every row, one row at a time; into ``kept`` or returned."""
+        parts = self._modulations
+
+        def compute() -> list[Any]:
+            made: list[Any] = []
+            for column, (name, tower) in enumerate(zip(parts.names, parts.towers, strict=True)):
+                module = parts.shell.module.get_submodule(name)
+                rows = [module(embed[tower]) for embed in embeds] if kept is None else None
+                for number, embed in enumerate(embeds if kept is not None else ()):
+                    assert kept is not None
+                    kept[column][number].copy_(module(embed[tower]), non_blocking=True)
+                made.append(rows)
+            return made
+
+        result: list[Any] = self._visit(parts.shell, compute)
+        return result
+
+    def _run_block(self, index: int, calls: list[Call], rows: list[list[Tensor]]) -> None:
+        """One fused block for every call; each call's arguments then hold its output."""
+
+        def compute() -> None:
+            for call, row in zip(calls, rows, strict=True):
+                for lookup, value in zip(self._modulations.lookups, row, strict=True):
+                    lookup.put(value)
+                output = self.block_shell.call(*call.args)
+                call.args = (*output, *call.args[2:])
+
+        self._visit(self.block_shell, compute)
+        if self.seams.after_block is not None:
+            for number, call in enumerate(calls):
+                self.seams.after_block(index, number, (call.args[0], call.args[1]))
+
+    def _visit(self, shell: Shell, compute: Callable[[], Any]) -> Any:
+        """Bind the next unit of the lap to ``shell`` and queue ``compute``."""
+        self.seams.cancel.check()
+        loaded = self.conveyor.acquire(self.seams.cancel.check)
+        shell.bind(loaded.tensors)
+        result = self._device.run(compute, Stream.COMPUTE)
+        self.conveyor.release()
+        return result
+
+    @contextmanager
+    def _lap(self, order: Sequence[str], following: Sequence[str] = ()) -> Iterator[None]:
+        """A lap that is left cleanly whatever happens in it."""
+        self.conveyor.begin_lap(order, following)
+        try:
+            yield
+        except BaseException:
+            self.conveyor.abort()
+            raise
+
+    def _give_way(self) -> None:
+        """Between steps: give RAM homes back if the machine needs the memory. Slower from then on, never wrong."""
+        count = self.seams.watch() if self.seams.watch is not None else 0
+        homes = self.conveyor.homes
+        names = [name for name in self.course.blocks if homes[name] == "ram"][-count:] if count > 0 else []
+        if not names:
+            return
+        freed = self.conveyor.demote(names)
+        if self.seams.on_event is not None:
+            self.seams.on_event(
+                Replanned(
+                    reason=f"host memory ran short: {len(names)} blocks ({freed / 2**30:.2f} GiB) are read from disk "
+                    "in every step from now on"
+                )
+            )
+
+    def _reserve(self, transformer: Any, timesteps: Tensor, branches: Sequence[Branch]) -> Hoist:
+        """Room for all results of a clip, and the time embeddings they depend on."""
+        batch = branches[0].tokens.shape[0]
+        rows, steps = len(timesteps) * len(branches), len(timesteps)
+        columns = [(rows, batch, width) for width in self._modulations.widths]
+        widths = {tower: getattr(transformer, f"{tower}_text_embeddings").in_layer.out_features for tower in TOWERS}
+        texts = {t: [(steps, batch, b.tokens.shape[1], widths[t]) for b in branches] for t in TOWERS}
+        shapes = columns * len(self.course.blocks) + [shape for shapes in texts.values() for shape in shapes]
+        self._store.reset(results_bytes([(shape, self._dtype) for shape in shapes]))
+        take = self._store.take
+        return Hoist(
+            timesteps,
+            list(branches),
+            time_embeds(transformer, timesteps, branches),
+            {tower: [take(shape, self._dtype) for shape in texts[tower]] for tower in TOWERS},
+            [[take(shape, self._dtype) for shape in columns] for _ in self.course.blocks],
+        )
+
+    def _run_texts(self, transformer: Any, hoist: Hoist) -> None:
+        """Every text block for all rows as it passes; between blocks a row's state waits in its result."""
+        blocks = range(len(self.course.blocks))
+        with self._lap(self._text_lap(), self._visual_lap(blocks)):
+            for tower in TOWERS:
+                embed = getattr(transformer, f"{tower}_text_embeddings")
+                rope = getattr(transformer, f"{tower}_text_rope_embeddings")
+                starts = [embed(branch.tokens) for branch in hoist.branches]
+                ropes = [rope(torch.arange(s.shape[1], device=s.device)) for s in starts]
+                for number, _ in enumerate(self.course.texts[tower]):
+                    self._run_text_block(tower, hoist, ropes, starts if number == 0 else None)
+
+    def _run_text_block(
+        self, tower: str, hoist: Hoist, ropes: Sequence[Tensor], starts: Sequence[Tensor] | None
+    ) -> None:
+        shell, device, clock = self.text_shells[tower], self._device.torch_device, TOWERS.index(tower)
+
+        def compute() -> None:
+            for number, embeds in enumerate(hoist.time_embeds):
+                branch, step = divmod(number, hoist.steps)
+                kept = hoist.text(tower, step, branch)
+                x = starts[branch] if starts is not None else kept.to(device, non_blocking=True)
+                mask = hoist.branches[branch].mask
+                kept.copy_(shell.call(x, embeds[clock], ropes[branch], mask), non_blocking=True)
+
+        self._visit(shell, compute)

@@ -1,0 +1,167 @@
+"""Parts: reading whole modules through the conveyor, and building them without memory for weights.
+
+A part is built empty (parameters on the meta device, tables and other computed buffers real, in float32 on the CPU),
+then its tensors arrive from the file in the dtype that the libraries' own loaders would give them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from yellowsound.checkpoint import Checkpoint, CheckpointError, TensorEntry
+from yellowsound.memory.conveyor import Conveyor
+from yellowsound.memory.device import Device
+from yellowsound.memory.extents import Parcel
+from yellowsound.memory.identity import FileIdentity
+from yellowsound.memory.reader import Reader, Report
+from yellowsound.memory.visit import NAMES_OF_DTYPES
+from yellowsound.weights.dtypes import loaded_dtype
+from yellowsound.weights.names import name_in_module
+
+BATCH_BYTES = 64 * 1024 * 1024  # tensors of a part travel in lots of about this size, through two slots
+RING_BYTES = 64 * 1024 * 1024
+THREADS = 4
+
+DIFFUSERS_CLASSES = {
+    "transformer": "Kandinsky6Transformer3DModel",
+    "vae": "AutoencoderKLHunyuanVideo",
+    "audio_vae": "MMAudioVAE",
+    "vocoder": "MMAudioVocoder",
+}
+TRANSFORMERS_CLASSES = {
+    "text_encoder": "Qwen2_5_VLForConditionalGeneration",
+    "text_encoder_2": "CLIPTextModel",
+}
+
+
+def wanted_dtype(component: str, dtype: torch.dtype) -> Callable[[TensorEntry], str]:
+    """The dtype each tensor of ``component`` runs in when the part is loaded in ``dtype``."""
+    name = NAMES_OF_DTYPES[dtype]
+    return lambda entry: loaded_dtype(component, entry.name, entry.dtype, name)
+
+
+def open_reader(checkpoint: Checkpoint, components: Iterable[str], report: Report) -> Reader:
+    """A reader that holds every file of ``components`` to what it is now."""
+    files = {entry.file for name in components for entry in checkpoint.components[name].tensors.values()}
+    return Reader([FileIdentity.of(file) for file in sorted(files)], threads=THREADS, report=report)
+
+
+def read_tensors(
+    device: Device,
+    reader: Reader,
+    tensors: Mapping[str, TensorEntry],
+    wanted: Callable[[TensorEntry], str],
+) -> dict[str, Tensor]:
+    """Read ``tensors`` into device memory of their own, by key. Raises ReadError."""
+    lots = {f"lot {n}": dict(lot) for n, lot in enumerate(_lots(tensors))}
+    parcels = {name: Parcel.build(name, lot, wanted, device.line_bytes) for name, lot in lots.items()}
+    conveyor = Conveyor(device, reader, parcels, dict.fromkeys(lots, "vram"), slots=2, ring_bytes=RING_BYTES)
+    try:
+        conveyor.fill(list(lots))
+        homes = conveyor.surrender()
+    finally:
+        conveyor.close()
+    return {key: tensor for home in homes.values() for key, tensor in home.items()}
+
+
+def _lots(tensors: Mapping[str, TensorEntry]) -> Iterator[list[tuple[str, TensorEntry]]]:
+    lot: list[tuple[str, TensorEntry]] = []
+    size = 0
+    for item in sorted(tensors.items(), key=lambda item: (str(item[1].file), item[1].offset_bytes)):
+        if lot and size + item[1].size_bytes > BATCH_BYTES:
+            yield lot
+            lot, size = [], 0
+        lot.append(item)
+        size += item[1].size_bytes
+    if lot:
+        yield lot
+
+
+def by_module_name(component: str, entries: Iterable[TensorEntry]) -> dict[str, TensorEntry]:
+    """Stored tensors by the name they have in the module; what loading leaves out is left out."""
+    named = ((name_in_module(component, entry.name), entry) for entry in entries)
+    return {name: entry for name, entry in named if name is not None}
+
+
+@contextmanager
+def empty_weights() -> Iterator[None]:
+    """Parameters are made on the meta device; buffers are computed as ever (RoPE tables: float32, on the CPU)."""
+    from accelerate import init_empty_weights
+
+    with init_empty_weights(include_buffers=False):
+        yield
+
+
+def build_empty(checkpoint: Checkpoint, component: str, changes: Mapping[str, Any] | None = None) -> nn.Module:
+    """The module of ``component`` as its library builds it from the folder's config, without weights."""
+    folder = str(checkpoint.folder / component)
+    if component in DIFFUSERS_CLASSES:
+        import diffusers
+
+        cls = getattr(diffusers, DIFFUSERS_CLASSES[component])
+        config = {**cls.load_config(folder, local_files_only=True), **(changes or {})}
+        with empty_weights():
+            module: nn.Module = cls.from_config(config)
+        return module.eval()
+    import transformers
+
+    cls = getattr(transformers, TRANSFORMERS_CLASSES[component])
+    with empty_weights():
+        module = cls._from_config(cls.config_class.from_pretrained(folder, local_files_only=True))
+    return module.eval()
+
+
+def put_tensors(module: nn.Module, tensors: Mapping[str, Tensor], device: torch.device, *, where: str) -> None:
+    """Give ``module`` its tensors and move computed buffers beside them, uncast.
+
+    Raises CheckpointError naming what is missing or left over.
+    """
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    unknown = sorted(set(tensors) - set(state))
+    missing = sorted(name for name, value in state.items() if value.is_meta and name not in tensors)
+    if unknown or missing:
+        raise CheckpointError(
+            f"{where}: tensors do not fit the model: {_some('unknown', unknown)}{_some('missing', missing)}"
+        )
+    for name, value in state.items():
+        path, _, leaf = name.rpartition(".")
+        owner = module.get_submodule(path)
+        if name in tensors and leaf in owner._parameters:
+            owner._parameters[leaf] = nn.Parameter(tensors[name], requires_grad=False)
+        else:
+            owner._buffers[leaf] = tensors[name] if name in tensors else value.to(device)
+
+
+def _some(word: str, names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{word} {', '.join(names[:3])}{more}; "
+
+
+def load_part(
+    checkpoint: Checkpoint,
+    component: str,
+    device: Device,
+    dtype: torch.dtype,
+    *,
+    report: Report = lambda message: None,
+) -> Any:
+    """One whole part (``vae``, ``vocoder``, ``text_encoder_2``, ...) resident on ``device``, read past the page cache.
+
+    Bit-equal in weights to the library's ``from_pretrained(dtype=...)``. Raises ReadError, CheckpointError.
+    """
+    module = build_empty(checkpoint, component)
+    entries = by_module_name(component, checkpoint.components[component].tensors.values())
+    reader = open_reader(checkpoint, [component], report)
+    try:
+        tensors = read_tensors(device, reader, entries, wanted_dtype(component, dtype))
+    finally:
+        reader.close()
+    put_tensors(module, tensors, device.torch_device, where=str(checkpoint.folder / component))
+    return module.eval()
