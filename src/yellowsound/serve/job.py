@@ -71,10 +71,15 @@ class Job:
     @property
     def kind(self) -> str:
         """What makes run times comparable: model, recipe, geometry and steps."""
-        r = self.request
-        sound = "sound" if r["sample_audio"] else "silent"
-        size = f"{r['width']}x{r['height']}x{r['num_frames']}"
-        return f"{self.model}/{self.recipe}/{size}/{r['num_inference_steps']}/{r['guidance_scale']}/{sound}"
+        return kind_of(self.model, self.recipe, self.request)
+
+
+def kind_of(model: str, recipe: str, request: dict[str, Any]) -> str:
+    """The kind of a job with these resolved fields, also before it exists."""
+    r = request
+    sound = "sound" if r["sample_audio"] else "silent"
+    size = f"{r['width']}x{r['height']}x{r['num_frames']}"
+    return f"{model}/{recipe}/{size}/{r['num_inference_steps']}/{r['guidance_scale']}/{sound}"
 
 
 def job_of_row(row: sqlite3.Row) -> Job:
