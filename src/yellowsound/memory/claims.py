@@ -43,7 +43,7 @@ class Claims:
     stages: Mapping[StageName, int]  # what each stage needs on the device besides
     results: int  # hoisted results of all steps and branches, in host memory
     upload: int  # of those, what one step brings to the device
-    host: int  # process, encoder, finished frames
+    host: int  # process, encoder, finished frames, the text encoder's ring
 
     @property
     def largest(self) -> tuple[StageName, int]:
@@ -86,9 +86,10 @@ def claims_of(model: ModelDescription, geometry: Geometry, decode: Decode, peaks
 
     video = device_bytes(model.of("vae"))
     layers = largest(model.of("text_encoder", "layer"), "slot_bytes")
-    text = device_bytes((*model.of("text_encoder", "rest"), *model.of("text_encoder_2")))
+    outside = (*model.of("text_encoder", "rest"), *model.of("text_encoder_2"))
+    arriving = 2 * max((tensor.size_bytes for unit in outside for tensor in unit.tensors), default=0)
     stages: dict[StageName, int] = {
-        "text": text + TEXT_SLOTS * layers + peak("text"),
+        "text": device_bytes(outside) + max(arriving, TEXT_SLOTS * layers + peak("text")),
         "denoise": peak("denoise") + 2 * upload,
         "decode": video + peak("decode_whole" if decode == "whole" else "decode_tiled"),
         "audio": device_bytes((*model.of("audio_vae"), *model.of("vocoder"))) + peak("audio"),
@@ -97,7 +98,9 @@ def claims_of(model: ModelDescription, geometry: Geometry, decode: Decode, peaks
         stages["image"] = video + peak("image")
     frames = geometry.frames * geometry.height * geometry.width * 3
     resident = device_bytes(model.of("transformer", "rest"))
-    return Claims(resident, stages, results, upload, PROCESS_BYTES[device] + ENCODER_BYTES + frames)
+    second_ring = ring_size(model).bytes if layers else 0  # the text encoder's own conveyor stays alive
+    host = PROCESS_BYTES[device] + ENCODER_BYTES + frames + second_ring
+    return Claims(resident, stages, results, upload, host)
 
 
 def hoisted_results(model: ModelDescription, geometry: Geometry) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from yellowsound.memory import advice, timing
 from yellowsound.memory.claims import Caps
 from yellowsound.memory.expansion import Expansion, plan_expansion
 from yellowsound.memory.geometry import Decode, Geometry, Offload
-from yellowsound.memory.layout import lay_out
+from yellowsound.memory.layout import clip_units, lay_out
 from yellowsound.memory.machine import Basis, Machine
 from yellowsound.memory.peaks import Peaks
 from yellowsound.memory.placement import Bound
@@ -43,7 +43,8 @@ class Plan:
     """What will run. ``homes`` names every unit of the checkpoint; the rest says what it costs.
 
     slots: device slots of slot_bytes for the transformer's streamed units; text_slots the same for the text encoder's
-    layers, alive only while a prompt is encoded. ring_bytes: pinned staging in chunks of chunk_bytes.
+    layers, alive only while a prompt is encoded. ring_bytes: pinned staging of each of the two conveyors
+    (transformer, text encoder), in chunks of chunk_bytes.
     pinned: whether RAM homes are page-locked; otherwise they are ordinary memory copied through the ring.
     resident_bytes: on the device at all times while denoising, besides slots and VRAM homes.
     results_bytes: hoisted results of all steps and branches, kept in results_home.
@@ -155,7 +156,7 @@ def plan(
         recipe=allowed.name,
         offload=offload,
         homes=layout.homes,
-        classes=_classes(model, layout.homes),
+        classes=classes_of(model, layout.homes),
         slots=layout.device.slots,
         slot_bytes=layout.device.slot_bytes,
         text_slots=layout.text_slots,
@@ -170,8 +171,8 @@ def plan(
         vae_decode=layout.decode,
         vram_budget_bytes=layout.device_budget,
         ram_budget_bytes=layout.host_budget,
-        step_bytes=_bytes_by_home([*model.blocks], layout.homes),
-        clip_bytes=_bytes_by_home([u for u in model.units if u.needed == "clip" and _is_used(u, expand)], layout.homes),
+        step_bytes=bytes_by_home([*model.blocks], layout.homes),
+        clip_bytes=bytes_by_home(clip_units(model, expand), layout.homes),
         block_seconds=laps.block_seconds,
         step_seconds=laps.steady.seconds,
         step_bound=laps.steady.bound,
@@ -199,7 +200,7 @@ _LABELS = {
 }
 
 
-def _classes(model: ModelDescription, homes: Mapping[str, Home]) -> tuple[UnitClass, ...]:
+def classes_of(model: ModelDescription, homes: Mapping[str, Home]) -> tuple[UnitClass, ...]:
     """Rows of the table, in order of use."""
     groups: dict[str, list[Unit]] = {}
     for unit in model.units:
@@ -212,9 +213,6 @@ def _classes(model: ModelDescription, homes: Mapping[str, Home]) -> tuple[UnitCl
     return tuple(rows)
 
 
-def _bytes_by_home(units: Sequence[Unit], homes: Mapping[str, Home]) -> dict[Home, int]:
+def bytes_by_home(units: Sequence[Unit], homes: Mapping[str, Home]) -> dict[Home, int]:
+    """Stored bytes of some units by the home they come from."""
     return {home: timing.stored_bytes(u for u in units if homes[u.name] is home) for home in Home}
-
-
-def _is_used(unit: Unit, expand: bool) -> bool:
-    return expand or unit.kind not in ("vision", "head")

@@ -6,7 +6,7 @@ start left out. Warm clip: a later one of the same process, with a prompt that w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from yellowsound.memory import work
@@ -35,10 +35,11 @@ def laps(machine: Machine, model: ModelDescription, geometry: Geometry, layout: 
     block = work.block_seconds(model, geometry, machine.rates)
     compute = block * len(model.blocks)
     first_compute = compute + work.hoisting_seconds(model, geometry, machine.rates)
-    steady = paced(machine, layout, model.blocks, compute)
+    homes, pinned = layout.homes, layout.pinned
+    steady = paced(machine, homes, pinned, model.blocks, compute)
     moving = [unit for unit in model.of("transformer") if unit.kind != "rest"]
-    cold = paced(machine, layout, model.of("transformer"), first_compute, all_from_disk=True)
-    warm = paced(machine, layout, moving, first_compute, refill=refill)
+    cold = paced(machine, homes, pinned, model.of("transformer"), first_compute, all_from_disk=True)
+    warm = paced(machine, homes, pinned, moving, first_compute, refill=refill)
     return Laps(block, steady, cold, warm)
 
 
@@ -46,7 +47,7 @@ def text_seconds(machine: Machine, model: ModelDescription, geometry: Geometry, 
     """Encoding a new prompt: the layers pass once, whatever the number of branches. A known prompt takes no time."""
     compute = work.text_seconds(model, geometry, machine.rates)
     units = (*model.of("text_encoder", "rest", "layer"), *model.of("text_encoder_2"))
-    return paced(machine, layout, units, compute, all_from_disk=first).seconds
+    return paced(machine, layout.homes, layout.pinned, units, compute, all_from_disk=first).seconds
 
 
 def parts_seconds(machine: Machine, layout: Layout, units: Sequence[Unit], compute: float) -> float:
@@ -59,7 +60,8 @@ def parts_seconds(machine: Machine, layout: Layout, units: Sequence[Unit], compu
 
 def paced(
     machine: Machine,
-    layout: Layout,
+    homes: Mapping[str, Home],
+    pinned: bool,
     units: Sequence[Unit],
     compute: float,
     *,
@@ -67,7 +69,7 @@ def paced(
     refill: bool = False,
 ) -> Pace:
     """Pace of one pass over ``units`` from their homes."""
-    size = {home: stored_bytes(u for u in units if layout.homes[u.name] is home) for home in Home}
+    size = {home: stored_bytes(u for u in units if homes[u.name] is home) for home in Home}
     disk, link = size[Home.DISK], size[Home.DISK] + size[Home.RAM]
     if all_from_disk or refill:
         disk += size[Home.VRAM] + (size[Home.RAM] if all_from_disk else 0)
@@ -78,7 +80,7 @@ def paced(
         link,
         machine.disk_bytes_per_second,
         machine.link_bytes_per_second,
-        pageable_bytes=0 if layout.pinned or machine.device == "cpu" else size[Home.RAM],
+        pageable_bytes=0 if pinned or machine.device == "cpu" else size[Home.RAM],
     )
 
 

@@ -67,9 +67,10 @@ class Unit:
 
     @property
     def ram_bytes(self) -> int:
-        """What a home in host memory takes: the stored bytes, a page of skew at each end, whole huge pages."""
+        """What a home in host memory takes: the stored bytes, a page of skew at each end, whole huge pages if large."""
         extents = len({t.file for t in self.tensors})
-        return _round_up(self.stored_bytes + 2 * PAGE_BYTES * max(extents, 1), PAGE_BYTES)
+        size = self.stored_bytes + 2 * PAGE_BYTES * max(extents, 1)
+        return _round_up(size, HUGE_PAGE_BYTES if size >= HUGE_PAGE_BYTES else PAGE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
