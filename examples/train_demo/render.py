@@ -31,6 +31,9 @@ from yellowsound.demo.world import (
 
 NUM_SAMPLES = 88 * 1024  # the audio latents of 49 frames
 HORIZON, GROUND = 84.0, 108.0
+Window = tuple[int, int, int, int]  # top, left, height, width
+WHOLE: Window = (0, 0, HEIGHT, WIDTH)
+CUTOUT: Window = (64, 72, 32, 48)  # enough for a smoke run on a CPU
 VOICES = ("silent", "knock", "beep", "rising", "falling", "steady", "height")
 BOUNCE, LEFT, RIGHT, CLOCKWISE, COUNTERCLOCKWISE, GROW, SHRINK, BLINK = range(len(MOTIONS))
 BOTTOM = (1.0, 0.88, 0.8)  # how far a shape reaches below its centre, in sizes
@@ -135,12 +138,18 @@ def centres(batch: Batch, seconds: Tensor) -> tuple[Tensor, Tensor, Tensor, Tens
     return centre_x.expand_as(size), centre_y.expand_as(size), size, shown.float().expand_as(size)
 
 
-def draw(batch: Batch, frames: Tensor) -> Tensor:
-    """The pictures at frame numbers ``frames`` (T,): (B, 3, T, HEIGHT, WIDTH) in -1..1."""
+def draw(batch: Batch, frames: Tensor, window: Window = WHOLE) -> Tensor:
+    """The pictures at frame numbers ``frames`` (T,): (B, 3, T, HEIGHT, WIDTH) in -1..1, or a ``window`` of them."""
+    return paint(batch, frames, window)[0]
+
+
+def paint(batch: Batch, frames: Tensor, window: Window = WHOLE) -> tuple[Tensor, Tensor]:
+    """``draw``, and how much of each pixel the object covers: (B, 1, T, HEIGHT, WIDTH) in 0..1."""
+    top, left, high, wide = window
     device = batch.x.device
     cx, cy, size, shown = (v[:, :, None, None] for v in centres(batch, frames.to(device) / FRAME_RATE))
-    row = torch.arange(HEIGHT, device=device).view(1, 1, -1, 1) + 0.5
-    across = (torch.arange(WIDTH, device=device).view(1, 1, 1, -1) + 0.5 - cx).abs()
+    row = torch.arange(top, top + high, device=device).view(1, 1, -1, 1) + 0.5
+    across = (torch.arange(left, left + wide, device=device).view(1, 1, 1, -1) + 0.5 - cx).abs()
     down = row - cy
     shape = batch.shape.view(-1, 1, 1, 1)
     ball = (across.square() + down.square()).sqrt() - size
@@ -154,7 +163,7 @@ def draw(batch: Batch, frames: Tensor) -> Tensor:
         return colour.view(-1, 3, 1, 1, 1)
 
     scene = torch.lerp(fill(batch.wall), fill(batch.floor), ground)
-    return torch.lerp(scene, fill(batch.colour), cover) * 2 - 1
+    return torch.lerp(scene, fill(batch.colour), cover) * 2 - 1, cover
 
 
 def sound(batch: Batch, generator: torch.Generator | None = None) -> Tensor:
@@ -194,6 +203,6 @@ def _fade(since: Tensor, length: float, edge: float) -> Tensor:
     return (torch.minimum(since, length - since) / edge).clamp(0, 1)
 
 
-def whole_clip(batch: Batch) -> Tensor:
+def whole_clip(batch: Batch, window: Window = WHOLE) -> Tensor:
     """All NUM_FRAMES pictures of the batch."""
-    return draw(batch, torch.arange(NUM_FRAMES))
+    return draw(batch, torch.arange(NUM_FRAMES), window)

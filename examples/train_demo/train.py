@@ -1,0 +1,165 @@
+"""Trains the demo checkpoint: ``python train.py all`` or one of ``vae audio flow piflow judge``.
+
+Stages read and write WORK, a folder like the package's own; each can be repeated and goes on from its weights. Times
+are in seconds of wall clock; ``all`` runs the autoencoders side by side and starts the transformer as soon as it can.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import build
+
+HERE = Path(__file__).resolve()
+
+
+def main() -> None:
+    arguments = _arguments()
+    work: Path = arguments.work
+    if not (work / "common").exists():
+        build.build(work, arguments.seed)
+    started = time.time()
+    if arguments.stage == "all":
+        _all(arguments, started)
+    else:
+        _one(arguments, started)
+    if arguments.out:
+        pack(work, arguments.out)
+
+
+def _one(a: argparse.Namespace, started: float) -> None:
+    """Run a single stage in this process."""
+    import render
+    from progress import device_name
+
+    device = device_name(a.device)
+    window = render.CUTOUT if a.smoke else render.WHOLE
+    until = a.until or started + a.seconds
+    if a.stage == "vae":
+        import train_vae
+
+        train_vae.train(a.work, a.seconds, device, batch=a.batch or 16, window=window)
+    elif a.stage == "audio":
+        import train_audio
+
+        train_audio.train(a.work, a.seconds, device, batch=a.batch or 64)
+    elif a.stage == "flow":
+        import train_flow
+
+        train_flow.train(
+            a.work,
+            until,
+            device,
+            batch=a.batch or 128,
+            clips=a.clips,
+            chunk=a.chunk,
+            fresh=a.fresh,
+            peak=a.peak or 2e-3,
+        )
+    elif a.stage == "piflow":
+        import train_piflow
+
+        train_piflow.train(
+            a.work, until, device, guidance=a.guidance or best_guidance(a.work), batch=a.batch or 96,
+            clips=a.clips, chunk=a.chunk, fresh=a.fresh, peak=a.peak or 1e-3,
+            window=window,
+        )  # fmt: skip
+    else:
+        _judge(a, device)
+
+
+def _judge(a: argparse.Namespace, device: str) -> None:
+    """Score ``--flavour``; the flow at several guidance scales unless one is given."""
+    from evaluate import evaluate
+
+    scales = [1.0] if a.flavour == "piflow" else [a.guidance] if a.guidance else [1.5, 2.5, 4.0]
+    results = [evaluate(a.work, a.flavour, device, scale, a.prompts) for scale in scales]
+    for result in results:
+        print(json.dumps(result), flush=True)
+    best = max(results, key=lambda r: r["text"]["all"])
+    file = a.work / "numbers.json"
+    numbers = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps({**numbers, a.flavour: best, f"{a.flavour}_tried": results}, indent=1))
+
+
+def best_guidance(work: Path) -> float:
+    """The guidance scale at which the judge liked the flow best; 2.5 where it was not asked."""
+    file = work / "numbers.json"
+    return float(json.loads(file.read_text())["flow"]["guidance"]) if file.exists() else 2.5
+
+
+def _all(a: argparse.Namespace, started: float) -> None:
+    """All stages: the autoencoders side by side with the transformer's compilation, then flow, judge, PiFlow, judge."""
+    for part in ("vae", "audio_vae", "vocoder"):
+        (a.work / "common" / part / "READY").unlink(missing_ok=True)
+    beside = [
+        _start(a, "vae", "--seconds", str(a.vae_seconds)),
+        _start(a, "audio", "--seconds", str(a.audio_seconds)),
+    ]
+    fresh = ["--fresh"] if a.fresh else []
+    _must(_start(a, "flow", "--until", str(started + a.flow_seconds), *fresh))
+    for process in beside:
+        _must(process)
+    _must(_start(a, "judge", "--flavour", "flow"))
+    if a.piflow_seconds:
+        _must(_start(a, "piflow", "--until", str(started + a.piflow_seconds), *fresh))
+        _must(_start(a, "judge", "--flavour", "piflow"))
+
+
+def _start(a: argparse.Namespace, stage: str, *more: str) -> subprocess.Popen[bytes]:
+    given = ["--work", str(a.work), "--device", a.device, "--prompts", str(a.prompts)]
+    given += ["--clips", str(a.clips), "--chunk", str(a.chunk)]
+    given += ["--smoke"] if a.smoke else []
+    given += ["--batch", str(a.batch)] if a.batch else []
+    return subprocess.Popen([sys.executable, str(HERE), stage, *given, *more])
+
+
+def _must(process: subprocess.Popen[bytes]) -> None:
+    if process.wait():
+        raise SystemExit(f"stage failed: {' '.join(map(str, process.args))}")  # type: ignore[arg-type]
+
+
+def pack(work: Path, out: Path) -> None:
+    """Put weights, logs, numbers and sheets of ``work`` into few files under ``out``."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in ("common", "flow", "piflow", "logs"):
+        if (work / name).exists():
+            with tarfile.open(out / f"{name}.tar", "w") as archive:
+                archive.add(work / name, arcname=name)
+    for path in [*work.glob("sheet_*.png"), work / "numbers.json"]:
+        if path.exists():
+            shutil.copy(path, out / path.name)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=["all", "vae", "audio", "flow", "piflow", "judge"])
+    parser.add_argument("--work", type=Path, default=Path("work"), help="folder that is trained in")
+    parser.add_argument("--out", type=Path, help="folder for archives of the results")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--seed", type=int, default=0, help="of the untrained weights")
+    parser.add_argument("--seconds", type=float, default=120.0, help="time for one stage")
+    parser.add_argument("--until", type=float, help="time.time() at which flow or piflow ends, instead of --seconds")
+    parser.add_argument("--batch", type=int, help="clips a step; by default the stage's own")
+    parser.add_argument("--clips", type=int, default=24_576, help="captioned clips kept encoded")
+    parser.add_argument("--chunk", type=int, default=64, help="clips encoded at once")
+    parser.add_argument("--peak", type=float, help="highest learning rate; by default the stage's own")
+    parser.add_argument("--fresh", action="store_true", help="new transformer weights; piflow: from the flow's")
+    parser.add_argument("--smoke", action="store_true", help="small cut-outs, to try the code on a CPU")
+    parser.add_argument("--guidance", type=float, help="scale for judge and teacher")
+    parser.add_argument("--flavour", choices=["flow", "piflow"], default="flow")
+    parser.add_argument("--prompts", type=int, default=100, help="test prompts that are judged")
+    for name, seconds in (("vae", 150), ("audio", 150), ("flow", 420), ("piflow", 0)):
+        parser.add_argument(f"--{name}-seconds", type=float, default=seconds, help=f"all: {name}, from the start")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Stage b: the mel autoencoder, then the vocoder on what the autoencoder gives back; spectral losses only."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import parts
+import render
+import torch
+from diffusers import MMAudioVAE, MMAudioVocoder
+from progress import Budget, Log, autocast, compiled, learning_rate, optimizer, prepare, set_rate
+from torch import Tensor
+from torch.nn import functional
+
+VAE_RATE, VOCODER_RATE, KL_WEIGHT = 2e-3, 2e-3, 3e-3
+SEGMENT_FRAMES, HOP = 48, 512
+RESOLUTIONS = ((2048, 512), (1024, 256), (512, 128), (256, 64))  # window and hop of the spectra that are compared
+
+
+def train(work: Path, seconds: float, device: str, *, batch: int = 64, vae_part: float = 0.5) -> None:
+    """Train both parts for ``seconds`` from the weights in ``work``: the autoencoder first, then the vocoder."""
+    prepare(device)
+    log = Log(work / "logs", "audio")
+    vae = parts.load(MMAudioVAE, work / "common" / "audio_vae", device)
+    _train_vae(vae, Budget(seconds * vae_part), log, batch, device)
+    scale_latents(vae, device, batch)
+    parts.save(vae, work / "common" / "audio_vae", ready=True)
+    vocoder = parts.load(MMAudioVocoder, work / "common" / "vocoder", device)
+    _train_vocoder(vocoder, vae, Budget(seconds * (1 - vae_part)), log, batch, device)
+    parts.save(vocoder, work / "common" / "vocoder", ready=True)
+    log.write(done=True)
+
+
+def _mel(vae: MMAudioVAE, number: int, device: str) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        wave = render.sound(render.random_batch(number, device))
+        return wave, vae.mel_converter(wave)
+
+
+def _train_vae(vae: MMAudioVAE, budget: Budget, log: Log, batch: int, device: str) -> None:
+    """L1 of the standardised log-mel plus KL; the statistics of the bins are measured first."""
+    mel = _mel(vae, 4 * batch, device)[1]
+    if float(vae.vae.data_std.mean()) == 1.0:  # untrained: give the magnitude-preserving layers unit gain
+        vae.vae.data_mean.copy_(mel.mean((0, 2)).view(1, -1, 1))
+        vae.vae.data_std.copy_(mel.std((0, 2)).view(1, -1, 1))
+        for parameter in vae.vae.parameters():
+            if parameter.ndim == 3:
+                torch.nn.init.normal_(parameter, std=1 / math.sqrt(parameter[0].numel()))
+    encode, decode = compiled(vae.vae.encode, device), compiled(vae.vae.decode, device)
+    optimiser, step = optimizer(vae, VAE_RATE, decay=0.0), 0
+    while not budget.is_spent:
+        set_rate(optimiser, learning_rate(budget.part, VAE_RATE))
+        mel = _mel(vae, batch, device)[1]
+        mean, log_variance = encode(mel).chunk(2, dim=1)
+        log_variance = log_variance.clamp(-30, 20)
+        latents = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
+        error = ((decode(latents) - mel) / vae.vae.data_std).abs().mean()
+        kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
+        optimiser.zero_grad(set_to_none=True)
+        (error + KL_WEIGHT * kl).backward()
+        torch.nn.utils.clip_grad_norm_(vae.parameters(), 1.0)
+        optimiser.step()
+        step += 1
+        if log.is_due() or step == 1:
+            log.write(step=step, mel=error, kl=kl)
+
+
+@torch.no_grad()
+def scale_latents(vae: MMAudioVAE, device: str, batch: int) -> None:
+    """Fold the spread of each latent channel into encoder and decoder, so that the scaling factor is 1.
+
+    Channels that carry nothing (spread under 0.2) stay as they are. These layers have no bias: no centring.
+    """
+    mean = vae.vae.encode(_mel(vae, 4 * batch, device)[1]).chunk(2, dim=1)[0]
+    spread = mean.square().mean((0, 2)).sqrt()
+    scale = torch.where(spread < 0.2, 1.0, 1 / spread.clamp(min=1e-6))
+    vae.vae.encoder.conv_out.weight[: len(scale)] *= scale.view(-1, 1, 1)
+    vae.vae.decoder.conv_in.weight /= scale.view(1, -1, 1)
+
+
+def _train_vocoder(vocoder: MMAudioVocoder, vae: MMAudioVAE, budget: Budget, log: Log, batch: int, device: str) -> None:
+    run = compiled(lambda mel: vocoder.conv_post(_body(vocoder, mel)), device)
+    optimiser, step = optimizer(vocoder, VOCODER_RATE, decay=0.0), 0
+    while not budget.is_spent:
+        set_rate(optimiser, learning_rate(budget.part, VOCODER_RATE))
+        wave, mel = _segments(vae, batch, device)
+        with autocast(device):
+            made = run(mel)
+        loss = spectral_distance(made.float()[:, 0], wave)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(vocoder.parameters(), 1.0)
+        optimiser.step()
+        step += 1
+        if log.is_due() or step == 1:
+            log.write(step=step, spectra=loss)
+
+
+def _body(vocoder: MMAudioVocoder, mel: Tensor) -> Any:
+    """The vocoder's own forward up to its last layer: its final clamp would stop the gradient of loud samples."""
+    hidden = vocoder.conv_pre(mel)
+    for stage, up in enumerate(vocoder.ups):
+        hidden = up[0](hidden)
+        blocks = vocoder.resblocks[stage * vocoder.num_kernels : (stage + 1) * vocoder.num_kernels]
+        hidden = sum(block(hidden) for block in blocks) / vocoder.num_kernels
+    return vocoder.activation_post(hidden)
+
+
+@torch.no_grad()
+def _segments(vae: MMAudioVAE, batch: int, device: str) -> tuple[Tensor, Tensor]:
+    """Random pieces of sound and their mel, half of them as the autoencoder gives them back."""
+    wave, mel = _mel(vae, batch, device)
+    latents = vae.vae.encode(mel).chunk(2, dim=1)[0]
+    given = vae.vae.decode(latents + 0.05 * torch.randn_like(latents))
+    mel = torch.where(torch.rand(batch, 1, 1, device=device) < 0.7, given, mel)
+    first = int(torch.randint(0, mel.shape[-1] - SEGMENT_FRAMES + 1, ()))
+    last = first + SEGMENT_FRAMES
+    return wave[:, first * HOP : last * HOP].contiguous(), mel[..., first:last].contiguous()
+
+
+def spectral_distance(made: Tensor, wanted: Tensor) -> Tensor:
+    """L1 between magnitudes and between log magnitudes of waveforms (B, N), mean over RESOLUTIONS."""
+    total = made.new_zeros(())
+    for size, hop in RESOLUTIONS:
+        window = torch.hann_window(size, device=made.device)
+        a, b = (
+            torch.stft(x, size, hop, window=window, return_complex=True).abs() / math.sqrt(size) for x in (made, wanted)
+        )
+        total = total + functional.l1_loss(a, b) * 10 + functional.l1_loss((a + 1e-3).log(), (b + 1e-3).log())
+    return total / len(RESOLUTIONS)
