@@ -26,6 +26,7 @@ def clip_metadata(
     return {
         **request.to_json(),
         "checkpoint": checkpoint.name,
+        "revision": checkpoint.revision,
         "variant": checkpoint.variant,
         "recipe": recipe.name,
         "level": recipe.level,

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Literal
 
 from yellowsound.checkpoint import Checkpoint, CheckpointError
+from yellowsound.request import Variant
 
 Task = Literal["generate", "upscale"]
-DEMO = {"demo": "piflow", "demo-flow": "flow"}
+DEMO: dict[str, Variant] = {"demo": "piflow", "demo-flow": "flow"}
 LICENCES = (
     "transformer: MIT; text_encoder (Qwen2.5-VL): Apache-2.0; text_encoder_2 (CLIP), vae (HunyuanVideo), "
     "vocoder (BigVGAN): their own terms; audio_vae (MMAudio): CC BY-NC 4.0 as third parties report, "
