@@ -261,6 +261,16 @@ def test_expansion_is_refused_above_a_limit_with_a_remedy() -> None:
         plan(card(12.5, 9), published("lite-distill"), dataclasses.replace(W1, frames=25), expand=True)
 
 
+def test_a_checkpoint_of_a_transformer_alone_can_be_planned() -> None:
+    model = published("pro-distill")
+    alone = dataclasses.replace(model, units=model.of("transformer"))
+    found = plan(card(31.3, 60), alone, W1)
+    assert row(found, "fused blocks") == row(plan(card(31.3, 60), model, W1), "fused blocks")
+    assert found.text_slots == 0 and set(found.homes) == {unit.name for unit in alone.units}
+    with pytest.raises(PlanError, match="no text encoder"):
+        plan(card(31.3, 60), alone, W1, expand=True)
+
+
 def test_without_a_card_all_lives_in_host_memory_and_a_cap_streams(tiny_distill: Path) -> None:
     model = describe(Checkpoint.open(tiny_distill), "float32")
     small = Geometry(frames=9, height=64, width=96, steps=4, dtype="float32")

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from yellowsound.cli import main
+
+
+@pytest.fixture(autouse=True)
+def nothing_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda name: tmp_path / name)
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

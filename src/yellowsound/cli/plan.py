@@ -118,8 +118,12 @@ def find_machine(
         machine = load_device(preset).machine(ram_bytes, disk_speed)
         return machine.for_one_of(workers) if workers > 1 else machine
     from yellowsound.memory.probe import this_machine
+    from yellowsound.memory.speeds import recall_speeds, with_measured
 
-    found = this_machine(disk_bytes_per_second=disk_speed, workers=workers, cpu=device == "cpu")
+    found = recall_speeds(this_machine(cpu=device == "cpu"))
+    if disk_speed is not None:
+        found = with_measured(found, disk=disk_speed)
+    found = found.for_one_of(workers) if workers > 1 else found
     if device == "cuda" and found.device != "cuda":
         raise ValueError("device=cuda: this machine has no NVIDIA card that its driver shows; use --device-preset")
     return found
@@ -139,5 +143,5 @@ def describe_checkpoint(name: str, dtype: Dtype) -> tuple[ModelDescription, Defa
     from yellowsound.checkpoint import Checkpoint
 
     opened = Checkpoint.open(resolve(name))
-    opened.require("transformer", "text_encoder", "vae")
+    opened.require("transformer")
     return describe(opened, dtype), opened.defaults

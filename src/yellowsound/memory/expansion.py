@@ -39,6 +39,8 @@ def plan_expansion(
 ) -> Expansion:
     """Divide the text encoder for generation. Raises PlanError if it does not fit or a token takes too long."""
     layers = model.of("text_encoder", "layer")
+    if not layers:
+        raise PlanError(f"{model.name or 'the checkpoint'} has no text encoder, so prompts cannot be expanded")
     layer, slot = largest(layers, "device_bytes"), largest(layers, "slot_bytes")
     cache = model.text_layers_kv_bytes * (geometry.text_tokens + 2 * USUAL_TOKENS)
     fixed = device_bytes(model.of("text_encoder", "rest", "vision", "head"))

@@ -7,7 +7,6 @@ presets/peaks.json, and those that this machine recorded on first use. Formulas 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +15,14 @@ from typing import Literal
 
 from yellowsound.memory.geometry import Geometry
 from yellowsound.memory.machine import Basis
+from yellowsound.memory.records import read_records, record_file, write_records
 from yellowsound.memory.units import ITEM_BYTES, ModelDescription
 from yellowsound.memory.work import TEMPLATE_TOKENS, TILE_PIXELS
 
 PeakStage = Literal["denoise", "text", "image", "decode_whole", "decode_tiled", "audio"]
 
-SHIPPED = Path(__file__).parent.parent / "presets" / "peaks.json"
+FILE = "peaks.json"
+SHIPPED = Path(__file__).parent.parent / "presets" / FILE
 EAGER_BLOCK_TENSORS = 18  # one fused block, eager: 6.9 GiB measured at 411 MB a (tokens x width) tensor
 BRANCH_TENSORS = 2  # a second branch keeps its own stream and what is recorded for it
 DECODER_TENSORS = 4  # alive at full size, in the widest stretch of the decoder
@@ -88,8 +89,9 @@ def load_peaks(folder: Path | None = None, card: str = "") -> Peaks:
 
     An unreadable record is left out: it is a cache, and the next run writes it again.
     """
+    recorded = MappingProxyType(_peaks(read_records(record_file(FILE, folder)).get(card, {})))
     shipped = {key: int(row["bytes"]) for key, row in json.loads(SHIPPED.read_text()).items()}
-    return Peaks(MappingProxyType(shipped), MappingProxyType(_records(_file(folder)).get(card, {})))
+    return Peaks(MappingProxyType(shipped), recorded)
 
 
 def record_peak(
@@ -102,30 +104,17 @@ def record_peak(
     folder: Path | None = None,
 ) -> bool:
     """Keep a measured peak for ``card`` if it exceeds the one known or none is. True if something was written."""
-    path = _file(folder)
-    records = _records(path)
+    path = record_file(FILE, folder)
+    records = read_records(path)
     key = peak_key(stage, model, geometry)
-    if records.get(card, {}).get(key, 0) >= peak_bytes:
+    known = _peaks(records.get(card, {})).get(key, 0)
+    if known >= peak_bytes:
         return False
     records.setdefault(card, {})[key] = peak_bytes
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(records, indent=1, sort_keys=True))
-    temporary.replace(path)
+    write_records(path, records)
     return True
 
 
-def _file(folder: Path | None) -> Path:
-    if folder is None:
-        import platformdirs
-
-        folder = platformdirs.user_cache_path("yellowsound")
-    return folder / "peaks.json"
-
-
-def _records(path: Path) -> dict[str, dict[str, int]]:
-    try:
-        loaded = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return loaded if isinstance(loaded, dict) and all(isinstance(v, dict) for v in loaded.values()) else {}
+def _peaks(row: Mapping[str, object]) -> dict[str, int]:
+    """The rows of one card that are what they should be."""
+    return {key: value for key, value in row.items() if isinstance(value, int) and value > 0}
