@@ -46,8 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     YELLOWSOUND_TRACEBACK=1 shows where an error came from.
     """
+    from cyclopts import CycloptsError
+
     try:
-        build()(arguments if arguments is not None else sys.argv[1:])
+        build()(arguments if arguments is not None else sys.argv[1:], exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        print(f"yellowsound: {_one_line(error)}", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except (ValueError, OSError, RuntimeError, ImportError) as error:
@@ -60,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _one_line(error: BaseException) -> str:
     """The error's own sentence; of an error that is none of ours, its kind as well."""
     text = " ".join(str(error).split()) or type(error).__name__
-    expected = type(error).__module__.startswith("yellowsound") or isinstance(error, OSError | ImportError)
+    ours = type(error).__module__.startswith(("yellowsound", "cyclopts"))
+    expected = ours or isinstance(error, OSError | ImportError)
+    if isinstance(error, OSError) and error.strerror and not ours:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     hint = " (YELLOWSOUND_TRACEBACK=1 shows where)"
     return text if expected else f"{type(error).__name__}: {text}{hint}"

@@ -6,7 +6,7 @@ import json as json_module
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,21 @@ from yellowsound.events import Cancelled, CancelToken
 from yellowsound.request import ClipRequest, RequestError, frames_for_seconds, parse_size
 
 if TYPE_CHECKING:
+    from cyclopts import Token
+
     from yellowsound.engine import Engine
+
+
+def _whole(_: object, tokens: Sequence[Token]) -> int:
+    """Digits as a whole number; cyclopts itself would cut 1.5 down to 1 without a word."""
+    text = tokens[0].value
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no whole number") from None
+
+
+Whole = Annotated[int, Parameter(converter=_whole)]
 
 
 def generate(
@@ -29,11 +43,11 @@ def generate(
     checkpoint: str = "demo",
     image: Path | None = None,
     size: str | None = None,
-    frames: int | None = None,
+    frames: Whole | None = None,
     seconds: float | None = None,
-    steps: int | None = None,
+    steps: Whole | None = None,
     guidance: float | None = None,
-    seed: int | None = None,
+    seed: Whole | None = None,
     negative: str | None = None,
     audio: bool = True,
     audio_level: float | None = None,
@@ -41,7 +55,7 @@ def generate(
     out: Path | None = None,
     overwrite: Annotated[bool, Parameter(negative="")] = False,
     prompts: Path | None = None,
-    seeds: int = 1,
+    seeds: Whole = 1,
     device: str = "auto",
     dtype: str = "auto",
     quiet: Annotated[bool, Parameter(negative="")] = False,

@@ -1,0 +1,5 @@
+"""``python -m yellowsound`` is the command line."""
+
+from yellowsound.cli import main
+
+main()

@@ -1,0 +1,59 @@
+"""Kept prompts: the same bits come back, and nothing of another encoder, device or template."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from yellowsound.stages import text_store
+from yellowsound.stages.text import TextEmbeds
+from yellowsound.stages.text_store import TextStore
+
+CPU = torch.device("cpu")
+
+
+def embeds(seed: int, masked: bool = True) -> TextEmbeds:
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.arange(6)[None] < 4 if masked else None
+    return TextEmbeds(torch.randn((1, 6, 8), generator=generator), torch.randn((1, 4), generator=generator), mask)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bits_come_back_in_another_process(tmp_path: Path, masked: bool, dtype: torch.dtype) -> None:
+    text = embeds(1, masked).to(CPU, dtype)
+    TextStore("qwen", CPU, dtype, tmp_path).put("a cat", text)
+    found = TextStore("qwen", CPU, dtype, tmp_path).get("a cat")
+    assert found is not None
+    assert torch.equal(found.tokens, text.tokens) and torch.equal(found.pooled, text.pooled)
+    assert (found.mask is None) == (not masked)
+
+
+def test_the_key_holds_all_it_depends_on(tmp_path: Path) -> None:
+    TextStore("qwen", CPU, torch.float32, tmp_path).put("a cat", embeds(1))
+    assert TextStore("other", CPU, torch.float32, tmp_path).get("a cat") is None
+    assert TextStore("qwen", CPU, torch.bfloat16, tmp_path).get("a cat") is None
+    assert TextStore("qwen", CPU, torch.float32, tmp_path).get("a cat ") is None
+
+
+def test_a_damaged_file_counts_as_none(tmp_path: Path) -> None:
+    TextStore("qwen", CPU, torch.float32, tmp_path).put("a cat", embeds(1))
+    [file] = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:40])
+    assert TextStore("qwen", CPU, torch.float32, tmp_path).get("a cat") is None
+
+
+def test_only_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_store, "KEPT_PROMPTS", 3)
+    store = TextStore("qwen", CPU, torch.float32, tmp_path)
+    for number in range(5):
+        store.put(str(number), embeds(number))
+    assert len(list(tmp_path.iterdir())) == 3 and store.get("4") is not None
+
+
+def test_without_a_folder_it_keeps_for_this_process() -> None:
+    store = TextStore("qwen", CPU, torch.float32, None)
+    store.put("a cat", embeds(1))
+    assert store.get("a cat") is not None
