@@ -39,6 +39,7 @@ def serve(
     model_alias: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     allow_picture_urls: bool = False,
     allow_fps: bool = False,
+    page: bool = True,
     log_level: str = "info",
 ) -> None:
     """Serve clips as jobs over HTTP.
@@ -95,6 +96,8 @@ def serve(
         Fetch pictures named by URL, from public addresses only.
     allow_fps
         Take other frame rates than the model's own: they change the speed of playing.
+    page
+        Serve the web page at / beside the API.
     log_level
         debug, info, warning or error.
     """
@@ -125,6 +128,7 @@ def serve(
         cors_origins=cors_origin,
         model_aliases=model_alias,
         allow_fps=allow_fps,
+        page=page,
         allow_fake_engines=_fakes_allowed(),
         limits=limits,
         remote=RemotePictures(enabled=allow_picture_urls),

@@ -39,7 +39,8 @@ def create_app(settings: Settings) -> FastAPI:
     install_handlers(app)
     for part in (sync, models, videos, content, events, queue, health):  # fixed words before {video_id}
         app.include_router(part.router)
-    _mount_page(app)
+    if settings.page:
+        _mount_page(app)
     app.add_middleware(RequestGate, auth=service.auth, settings=settings)
     if settings.cors_origins:
         app.add_middleware(

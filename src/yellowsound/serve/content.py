@@ -23,7 +23,7 @@ _MAX_DIGITS = 19
 
 
 class FileAnswer(Response):
-    """One file as an answer to GET or HEAD. Opens it at once, so that a later removal does no harm.
+    """One file as an answer to GET, HEAD or POST (the last always whole). Opens it at once, so that a later removal does no harm.
 
     Raises FileNotFoundError when the file is not there, ApiError 416 for a range beyond its end.
     """
@@ -46,7 +46,8 @@ class FileAnswer(Response):
         except BaseException:
             os.close(self._descriptor)
             raise
-        self._method, self._first, self._length = method, first, last - first + 1
+        self._first, self._length = first, last - first + 1
+        self._has_body = method != "HEAD" and self._code != 304
         super().__init__(status_code=self._code, media_type=media_type, headers=headers)
         self.headers["Accept-Ranges"] = "bytes"
         self.headers["ETag"], self.headers["Last-Modified"] = etag, modified
@@ -59,7 +60,7 @@ class FileAnswer(Response):
 
     def _select(self, headers: Headers, method: str, size: int, etag: str, modified: str) -> tuple[int, int]:
         self._code = 200
-        if _is_known(headers, etag, modified):
+        if method != "POST" and _is_known(headers, etag, modified):
             self._code = 304
             return 0, -1
         found = None
@@ -74,14 +75,14 @@ class FileAnswer(Response):
         try:
             start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
             await send(start)
-            offset, left = self._first, self._length if self._method == "GET" and self._code != 304 else 0
+            offset, left = self._first, self._length if self._has_body else 0
             while left > 0:
                 chunk = await anyio.to_thread.run_sync(os.pread, self._descriptor, min(CHUNK_BYTES, left), offset)
                 if not chunk:
                     raise OSError("the file became shorter while it was sent")
                 offset, left = offset + len(chunk), left - len(chunk)
                 await send({"type": "http.response.body", "body": chunk, "more_body": left > 0})
-            if self._length <= 0 or self._method != "GET" or self._code == 304:
+            if self._length <= 0 or not self._has_body:
                 await send({"type": "http.response.body", "body": b""})
         finally:
             self.close()

@@ -78,6 +78,7 @@ class Settings:
     cors_origins: tuple[str, ...] = ()
     model_aliases: tuple[str, ...] = ()
     allow_fps: bool = False
+    page: bool = True
     allow_fake_engines: bool = False
     limits: Limits = field(default_factory=Limits)
     remote: RemotePictures = field(default_factory=RemotePictures)

@@ -52,7 +52,7 @@ async def create_video_and_wait(request: Request, service: Here) -> Response:
         return FileAnswer(
             path,
             request.headers,
-            method="POST_AS_GET",
+            method="POST",
             media_type="video/mp4",
             tag=facts["sha256"][:32],
             headers=headers,
