@@ -8,6 +8,7 @@ fence that is missing shows as wrong bytes.
 from __future__ import annotations
 
 import random
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ class FakeDevice:
         self._omit, self._unrecorded = omit, unrecorded
         self._prompt_blocks, self._pins = prompt_blocks, pins
         self._queues: dict[Stream, deque[_Operation]] = {stream: deque() for stream in Stream}
+        self._lock = threading.RLock()  # reading threads synchronize, too
 
     def alloc(self, size_bytes: int) -> torch.Tensor:
         self.allocated.append(size_bytes)
@@ -86,11 +88,12 @@ class FakeDevice:
     def run(self, work: Callable[[], T], stream: Stream) -> T:
         result: list[T] = []
         done = Mark(stream)
-        self._queues[stream].append(_Operation(action=lambda: result.append(work()), passes=done))
-        if stream is Stream.COMPUTE and self._prompt_blocks:
-            self._reach(done)
-        else:
-            self._perhaps_run()
+        with self._lock:
+            self._queues[stream].append(_Operation(action=lambda: result.append(work()), passes=done))
+            if stream is Stream.COMPUTE and self._prompt_blocks:
+                self._reach(done)
+            else:
+                self._perhaps_run()
         return result[0] if result else cast(T, None)
 
     def record(self, stream: Stream, fence: Fence) -> Mark:
@@ -106,7 +109,8 @@ class FakeDevice:
 
     def synchronize(self, mark: Any, fence: Fence) -> None:
         if mark is not None and fence not in self._omit:
-            self._reach(mark)
+            with self._lock:
+                self._reach(mark)
 
     def retire(self, buffer: torch.Tensor, stream: Stream) -> None:
         self._queue(stream, _Operation(action=lambda: buffer.fill_(POISON)))
@@ -123,8 +127,9 @@ class FakeDevice:
 
     def drain(self) -> None:
         """Run all that is queued: one stream as far as it goes, or both in turns, as the order says."""
-        while any(self._queues.values()):
-            self._step(self._pick())
+        with self._lock:
+            while any(self._queues.values()):
+                self._step(self._pick())
 
     def _pick(self) -> Stream:
         waiting = [stream for stream in Stream if self._queues[stream]]
@@ -135,8 +140,9 @@ class FakeDevice:
         return self._random.choice(waiting)
 
     def _queue(self, stream: Stream, operation: _Operation) -> None:
-        self._queues[stream].append(operation)
-        self._perhaps_run()
+        with self._lock:
+            self._queues[stream].append(operation)
+            self._perhaps_run()
 
     def _perhaps_run(self) -> None:
         """Run ahead without being forced: all of it, one stream only, some of it, or nothing."""
