@@ -54,6 +54,13 @@ class Clip:
     audio: Tensor | None
     tail: dict[str, Any]
 
+    def to(self, device: str) -> Clip:
+        """The same clip on another device."""
+        branches = [(t.to(device), p.to(device), None if m is None else m.to(device)) for t, p, m in self.branches]
+        tail = {name: _moved(value, device) for name, value in self.tail.items()}
+        audio = None if self.audio is None else self.audio.to(device)
+        return Clip(self.timesteps.to(device), branches, self.video.to(device), audio, tail)
+
     def inputs(self, step: int, branch: int) -> dict[str, Any]:
         tokens, pooled, mask = self.branches[branch]
         return {
@@ -65,6 +72,12 @@ class Clip:
             "timestep": self.timesteps[step].expand(1),
             **self.tail,
         }
+
+
+def _moved(value: Any, device: str) -> Any:
+    if isinstance(value, tuple):
+        return tuple(tensor.to(device) for tensor in value)
+    return value if value is None else value.to(device)
 
 
 def make_clip(

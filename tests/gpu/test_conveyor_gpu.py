@@ -1,0 +1,121 @@
+"""The conveyor on a real card: registered memory, streams, and the resident model's bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from streaming_world import LAYOUTS, equal, make_clip, plan_of, run_in_turn, stock_transformer
+
+from yellowsound.checkpoint import Checkpoint
+from yellowsound.memory.device import CudaDevice, Fence, Stream
+from yellowsound.memory.loader import load_streamed_transformer
+from yellowsound.memory.pinned import CudaRegistrar, HostBlock
+from yellowsound.memory.stack import close_streamed, driver_of, predict, prepare_clip
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def test_copies_from_registered_memory_run_on_their_own_stream() -> None:
+    device = CudaDevice(torch.device("cuda"))
+    block = device.alloc_host(1 << 20)
+    block.populate()
+    block.bytes.fill_(3)
+    assert block.pin() and block.bytes.is_pinned()
+    buffer = device.alloc(1 << 20)
+    assert buffer.data_ptr() % 512 == 0
+    device.copy(buffer, block.bytes, Stream.COPY)
+    device.synchronize(device.record(Stream.COPY, Fence.IDLE), Fence.IDLE)
+    assert bool(buffer.eq(3).all())
+    device.free(block)
+    device.close()
+
+
+def test_a_refused_registration_leaves_no_error_behind() -> None:
+    registrar = CudaRegistrar()
+    block = HostBlock(1 << 20)
+    assert registrar.register(block.address, 1 << 20)
+    assert not registrar.register(block.address, 1 << 20)  # registered already
+    assert float(torch.ones(8, device="cuda").sum()) == 8.0
+    registrar.unregister(block.address)
+    block.close()
+
+
+class _Spin:
+    """A device whose copies, or blocks, wait behind a kernel that spins."""
+
+    def __init__(self, stream: Stream, cycles: int) -> None:
+        self.stream, self.cycles = stream, cycles
+
+    def on(self, device: CudaDevice) -> CudaDevice:
+        copy, run = device.copy, device.run
+
+        def spun_copy(target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
+            with torch.cuda.stream(device._stream(stream)):
+                torch.cuda._sleep(self.cycles)
+            copy(target, source, stream)
+
+        def spun_run(work: Any, stream: Stream) -> Any:
+            if stream is Stream.COMPUTE:
+                torch.cuda._sleep(self.cycles)
+            return run(work, stream)
+
+        if self.stream is Stream.COPY:
+            device.copy = spun_copy  # type: ignore[method-assign]
+        else:
+            device.run = spun_run  # type: ignore[method-assign, assignment]
+        return device
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("pattern", LAYOUTS)
+@pytest.mark.parametrize("spin", [None, Stream.COPY, Stream.COMPUTE])
+def test_every_layout_gives_the_resident_bits(
+    tiny_sft: Path, pattern: str, dtype: torch.dtype, spin: Stream | None
+) -> None:
+    checkpoint = Checkpoint.open(tiny_sft)
+    stock = stock_transformer(tiny_sft, dtype).to("cuda")
+    clip = make_clip(dtype, image=True).to("cuda")
+    expected = run_in_turn(stock, clip)
+    stock.to("cpu")
+    device = CudaDevice(torch.device("cuda"))
+    if spin is not None:
+        device = _Spin(spin, 200_000).on(device)
+    for slots in (1, 2, 4):
+        model = load_streamed_transformer(checkpoint, plan_of(checkpoint, pattern, slots=slots), device, dtype)
+        with torch.no_grad():
+            prepare_clip(model, clip.timesteps, clip.branches)
+            outputs = [
+                output
+                for step in range(len(clip.timesteps))
+                for output in predict(model, [clip.inputs(step, branch) for branch in range(2)])
+            ]
+        assert equal(outputs, expected), slots
+        close_streamed(model)
+    device.close()
+
+
+def test_a_compiled_shell_serves_every_block_with_one_graph(tiny_sft: Path) -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    checkpoint = Checkpoint.open(tiny_sft)
+    clip = make_clip(torch.bfloat16, guidance=False).to("cuda")
+    model = load_streamed_transformer(checkpoint, plan_of(checkpoint, "VRD"), "cuda", torch.bfloat16)
+    driver = driver_of(model)
+    assert driver is not None
+    counter = CompileCounterWithBackend("inductor")
+    driver.compile(backend=counter, fullgraph=True)
+    with torch.no_grad():
+        prepare_clip(model, clip.timesteps, clip.branches)
+        for step in range(2):
+            (output,) = predict(model, [clip.inputs(step, 0)])
+            assert all(bool(tensor.isfinite().all()) for tensor in output)
+    assert counter.frame_count == 3
+    close_streamed(model)
+    torch._dynamo.reset()
