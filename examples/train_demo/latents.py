@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import parts
 import render
 import torch
+from captions import WORDINGS, Captioned
 from diffusers import AutoencoderKLHunyuanVideo, MMAudioVAE
 from diffusers.pipelines.kandinsky6 import pipeline_kandinsky6_ti2va as stock
 from progress import autocast
 from torch import Tensor
 from transformers import AutoTokenizer, CLIPTextModel, Qwen2_5_VLForConditionalGeneration
 
-from yellowsound.demo.world import (
-    Chance,
-    Prompt,
-    Scene,
-    sample_chance,
-    sample_image_prompt,
-    sample_prompt,
-    sample_scene,
-)
-
 TEXT_TOKENS = 48  # longest caption, the pipeline's negative prompt and their end tokens
-WORDINGS = 3  # captions of each kind for one clip
 NEGATIVE = stock.Kandinsky6TI2VAPipeline._DEFAULT_NEGATIVE_PROMPT
 
 
@@ -79,37 +66,6 @@ class TextEncoders:
         words = self.tokenizers[1](list(prompts), max_length=77, **settings).to(self.device)
         mask = ids["attention_mask"][:, stock._QWEN_CROP_START :].bool()
         return Text(hidden.float(), mask, self.clip(**words).pooler_output.float())
-
-
-@dataclass
-class Captioned:
-    """Scenes with their captions; prompts of clip i are at i * WORDINGS and on."""
-
-    scenes: list[Scene]
-    chances: list[Chance]
-    prompts: list[Prompt]
-    image_prompts: list[Prompt]
-
-
-def captioned(number: int, seed: int) -> Captioned:
-    """``number`` training scenes with their wordings, made by all cores."""
-    workers = min(os.cpu_count() or 1, 12) if number >= 1000 else 1
-    sizes = [number // workers + (i < number % workers) for i in range(workers)]
-    if workers == 1:
-        return _captioned(number, seed)
-    with ProcessPoolExecutor(workers) as pool:
-        pieces = list(pool.map(_captioned, sizes, [seed * 1000 + i for i in range(workers)]))
-    joined = ([x for piece in pieces for x in getattr(piece, name)] for name in Captioned.__dataclass_fields__)
-    return Captioned(*joined)
-
-
-def _captioned(number: int, seed: int) -> Captioned:
-    rng = np.random.default_rng([seed, 1])
-    scenes = [sample_scene(rng, held_out=False) for _ in range(number)]
-    chances = [sample_chance(rng) for _ in range(number)]
-    prompts = [sample_prompt(rng, scene) for scene in scenes for _ in range(WORDINGS)]
-    image_prompts = [sample_image_prompt(rng, scene) for scene in scenes for _ in range(WORDINGS)]
-    return Captioned(scenes, chances, prompts, image_prompts)
 
 
 class Encoder:

@@ -105,6 +105,7 @@ def device_name(asked: str) -> str:
 def prepare(device: str) -> None:
     """Fast float32 matrix products and convolution search on a GPU; one thread on a CPU."""
     torch.backends.cudnn.benchmark = True
+    torch._dynamo.config.suppress_errors = device == "cuda"  # train slower rather than not at all
     torch.set_float32_matmul_precision("high")
     if device == "cpu":
         torch.set_num_threads(1)

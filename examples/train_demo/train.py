@@ -14,8 +14,7 @@ import sys
 import tarfile
 import time
 from pathlib import Path
-
-import build
+from typing import Any
 
 HERE = Path(__file__).resolve()
 
@@ -24,6 +23,8 @@ def main() -> None:
     arguments = _arguments()
     work: Path = arguments.work
     if not (work / "common").exists():
+        import build
+
         build.build(work, arguments.seed)
     started = time.time()
     if arguments.stage == "all":
@@ -76,41 +77,57 @@ def _one(a: argparse.Namespace, started: float) -> None:
 
 
 def _judge(a: argparse.Namespace, device: str) -> None:
-    """Score ``--flavour``; the flow at several guidance scales unless one is given."""
-    from evaluate import evaluate
+    """Score ``--flavour``, the flow at several guidance scales unless one is given, and keep the numbers."""
+    from evaluate import evaluate, reconstruct
 
+    if not a.prompts:
+        return
     scales = [1.0] if a.flavour == "piflow" else [a.guidance] if a.guidance else [1.5, 2.5, 4.0]
-    results = [evaluate(a.work, a.flavour, device, scale, a.prompts) for scale in scales]
-    for result in results:
-        print(json.dumps(result), flush=True)
-    best = max(results, key=lambda r: r["text"]["all"])
-    file = a.work / "numbers.json"
-    numbers = json.loads(file.read_text()) if file.exists() else {}
-    file.write_text(json.dumps({**numbers, a.flavour: best, f"{a.flavour}_tried": results}, indent=1))
+    if a.flavour == "reconstruction":
+        result: dict[str, Any] = reconstruct(a.work, device, a.prompts)
+    else:
+        result = evaluate(a.work, a.flavour, device, scales, a.prompts)
+    print(json.dumps({a.flavour: result}), flush=True)
+    (a.work / "numbers.json").write_text(json.dumps({**_numbers(a.work), a.flavour: result}, indent=1))
+
+
+def _numbers(work: Path) -> dict[str, Any]:
+    file = work / "numbers.json"
+    return dict(json.loads(file.read_text())) if file.exists() else {}
 
 
 def best_guidance(work: Path) -> float:
     """The guidance scale at which the judge liked the flow best; 2.5 where it was not asked."""
-    file = work / "numbers.json"
-    return float(json.loads(file.read_text())["flow"]["guidance"]) if file.exists() else 2.5
+    return float(_numbers(work).get("flow", {}).get("guidance", 2.5))
 
 
 def _all(a: argparse.Namespace, started: float) -> None:
     """All stages: the autoencoders side by side with the transformer's compilation, then flow, judge, PiFlow, judge."""
     for part in ("vae", "audio_vae", "vocoder"):
         (a.work / "common" / part / "READY").unlink(missing_ok=True)
-    beside = [
+    fresh = ["--fresh"] if a.fresh else []
+    running = [
         _start(a, "vae", "--seconds", str(a.vae_seconds)),
         _start(a, "audio", "--seconds", str(a.audio_seconds)),
+        _start(a, "flow", "--until", str(started + a.flow_seconds), *fresh),
     ]
-    fresh = ["--fresh"] if a.fresh else []
-    _must(_start(a, "flow", "--until", str(started + a.flow_seconds), *fresh))
-    for process in beside:
-        _must(process)
-    _must(_start(a, "judge", "--flavour", "flow"))
+    _finish(running)
+    _finish([_start(a, "judge", "--flavour", "reconstruction")])
+    _finish([_start(a, "judge", "--flavour", "flow")])
     if a.piflow_seconds:
-        _must(_start(a, "piflow", "--until", str(started + a.piflow_seconds), *fresh))
-        _must(_start(a, "judge", "--flavour", "piflow"))
+        _finish([_start(a, "piflow", "--until", str(started + a.piflow_seconds), *fresh)])
+        _finish([_start(a, "judge", "--flavour", "piflow")])
+
+
+def _finish(running: list[subprocess.Popen[bytes]]) -> None:
+    """Wait for all of ``running``; the first that fails ends the others. Raises SystemExit naming it."""
+    while any(process.poll() is None for process in running):
+        time.sleep(0.2)
+        for process in running:
+            if process.poll():
+                for other in running:
+                    other.terminate()
+                raise SystemExit(f"stage failed: {' '.join(map(str, process.args))}")  # type: ignore[arg-type]
 
 
 def _start(a: argparse.Namespace, stage: str, *more: str) -> subprocess.Popen[bytes]:
@@ -119,11 +136,6 @@ def _start(a: argparse.Namespace, stage: str, *more: str) -> subprocess.Popen[by
     given += ["--smoke"] if a.smoke else []
     given += ["--batch", str(a.batch)] if a.batch else []
     return subprocess.Popen([sys.executable, str(HERE), stage, *given, *more])
-
-
-def _must(process: subprocess.Popen[bytes]) -> None:
-    if process.wait():
-        raise SystemExit(f"stage failed: {' '.join(map(str, process.args))}")  # type: ignore[arg-type]
 
 
 def pack(work: Path, out: Path) -> None:
@@ -154,7 +166,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--fresh", action="store_true", help="new transformer weights; piflow: from the flow's")
     parser.add_argument("--smoke", action="store_true", help="small cut-outs, to try the code on a CPU")
     parser.add_argument("--guidance", type=float, help="scale for judge and teacher")
-    parser.add_argument("--flavour", choices=["flow", "piflow"], default="flow")
+    parser.add_argument("--flavour", choices=["flow", "piflow", "reconstruction"], default="flow")
     parser.add_argument("--prompts", type=int, default=100, help="test prompts that are judged")
     for name, seconds in (("vae", 150), ("audio", 150), ("flow", 420), ("piflow", 0)):
         parser.add_argument(f"--{name}-seconds", type=float, default=seconds, help=f"all: {name}, from the start")

@@ -10,9 +10,10 @@ import build
 import parts
 import render
 import torch
+from captions import captioned
 from denoiser import predict, shifted
 from diffusers import Kandinsky6Transformer3DModel
-from latents import NEGATIVE, Encoder, Store, Text, TextEncoders, captioned
+from latents import NEGATIVE, Encoder, Store, Text, TextEncoders
 from progress import Average, Budget, Log, autocast, compiled, learning_rate, optimizer, prepare, set_rate
 from torch import Tensor
 
@@ -32,9 +33,9 @@ def train(
     """
     prepare(device)
     log, folder = Log(work / "logs", "flow"), work / "flow" / "transformer"
+    captions = captioned(clips, seed=int(time.time()) % 100_000)
     model = _fresh(device) if fresh else parts.load(Kandinsky6Transformer3DModel, folder, device)
     network = compiled(model, device)
-    captions = captioned(clips, seed=int(time.time()) % 100_000)
     text = TextEncoders(work, device)
     empty = text([NEGATIVE])
     if device != "cpu":

@@ -17,9 +17,10 @@ import architecture
 import parts
 import render
 import torch
+from captions import captioned
 from denoiser import guided, predict, shifted
 from diffusers import Kandinsky6Transformer3DModel
-from latents import NEGATIVE, Encoder, Store, Text, TextEncoders, captioned
+from latents import NEGATIVE, Encoder, Store, Text, TextEncoders
 from progress import Average, Budget, Log, autocast, compiled, learning_rate, optimizer, prepare, set_rate
 from torch import Tensor
 

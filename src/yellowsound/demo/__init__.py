@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from platformdirs import user_cache_dir
-
 __all__ = ["FLAVOURS", "Flavour", "folder"]
 
 Flavour = Literal["piflow", "flow"]
@@ -32,11 +30,17 @@ def folder(flavour: Flavour = "piflow", *, source: Path = CHECKPOINT, cache: Pat
     if flavour not in FLAVOURS:
         raise ValueError(f"flavour={flavour!r}: the demo checkpoint comes as {' or '.join(FLAVOURS)}")
     parts = dict(_parts(source, flavour))
-    home = _writable(cache or Path(user_cache_dir("yellowsound")) / "demo")
+    home = _writable(cache or _user_cache())
     whole = home / f"{flavour}-{_digest(parts)}"
     if not _is_whole(whole, parts):
         _assemble(whole, parts)
     return whole
+
+
+def _user_cache() -> Path:
+    from platformdirs import user_cache_dir  # here, so that world and judge need only numpy
+
+    return Path(user_cache_dir("yellowsound")) / "demo"
 
 
 def _parts(source: Path, flavour: str) -> Iterator[tuple[Path, Path]]:
