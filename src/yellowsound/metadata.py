@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
 from yellowsound import __version__
 from yellowsound.checkpoint import Checkpoint
+from yellowsound.memory.lora import Lora
+from yellowsound.memory.plan import Plan
 from yellowsound.recipe import Recipe
 from yellowsound.request import ClipRequest
 from yellowsound.run import Run
@@ -20,7 +23,8 @@ def clip_metadata(
     recipe: Recipe,
     device: str,
     dtype: str,
-    decode_plan: str,
+    plan: Plan,
+    loras: Sequence[Lora],
 ) -> dict[str, Any]:
     """Request, checkpoint, recipe with its level, machine facts, seconds by stage and warnings, as plain values."""
     return {
@@ -32,7 +36,9 @@ def clip_metadata(
         "level": recipe.level,
         "device": device,
         "dtype": dtype,
-        "decode_plan": decode_plan,
+        "decode_plan": plan.vae_decode,
+        "residency": "resident" if plan.is_resident else "streamed",
+        "loras": [{"file": lora.file.name, "scale": lora.scale} for lora in loras],
         "seconds": {stage: round(seconds, 4) for stage, seconds in run.seconds.items()},
         **run.peaks(),
         "warnings": list(run.warnings),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import numbers
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -53,7 +54,8 @@ class ClipRequest:
     prompt: 1 to 32,000 characters. negative_prompt: ``None`` is the model's default text, ``""`` is empty.
     image: path or encoded bytes of the picture the clip starts from. width, height: pixels, multiples of 16.
     num_frames: 4k+1; others are rounded as diffusers does, with a warning. seed: 0 to 2**63-1, -1 is random.
-    sample_audio: ``False`` writes no sound. frame_rate: frames a second, Python only. Raises RequestError.
+    sample_audio: ``False`` writes no sound. frame_rate: frames a second, Python only. expanded_from: the short prompt
+    that ``prompt`` was written out from, kept for the metadata. Raises RequestError.
     """
 
     prompt: str
@@ -68,6 +70,7 @@ class ClipRequest:
     seed: int | None = None
     sample_audio: bool = True
     expand_prompt: bool = False
+    expanded_from: str | None = None
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -167,7 +170,7 @@ def check_size(width: int | None, height: int | None) -> None:
     )
 
 
-def _nearest_side(side: int, round_: Any) -> int:
+def _nearest_side(side: int, round_: Callable[[float], int]) -> int:
     return min(max(round_(side / SIDE_MULTIPLE), 1) * SIDE_MULTIPLE, MAX_SIDE)
 
 

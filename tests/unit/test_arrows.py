@@ -18,7 +18,7 @@ LOW = {"request", "recipe", "checkpoint", "checkpoint_files", "checkpoint_fit", 
 WEIGHTS = LOW | {"weights", "demo"}
 MEMORY = WEIGHTS | {"memory", "presets"}
 STAGES = MEMORY | {"speed", "stages", "clip"}
-ENGINE = STAGES | {"run", "metadata", "engine"}
+ENGINE = STAGES | {"run", "metadata", "residency", "engine"}
 ARROWS = {
     **dict.fromkeys(LOW, LOW),
     "demo": LOW | {"demo"},
@@ -30,6 +30,7 @@ ARROWS = {
     "clip": STAGES,
     "run": STAGES | {"run"},
     "metadata": STAGES | {"run", "metadata"},
+    "residency": STAGES | {"run", "residency"},
     "engine": ENGINE,
     "measure": ENGINE | {"measure"},
     "serve": ENGINE | {"serve"},

@@ -16,7 +16,7 @@ _REQUEST_FIELDS = {f.name for f in fields_of(ClipRequest)} - {"warnings"}
 
 
 def generate_many(
-    file: Path, defaults: dict[str, Any], seeds: int, output: Output, *, checkpoint: str, device: str, dtype: str
+    file: Path, defaults: dict[str, Any], seeds: int, output: Output, engine_options: dict[str, Any]
 ) -> None:
     """Make every missing clip of ``file``; a clip's name is its line, prompt and seed, so a second run goes on."""
     from yellowsound.cli.generate import cancel_on_interrupt, closing_display, load_engine, make_clip, print_result
@@ -31,8 +31,8 @@ def generate_many(
     reports = []
     with cancel_on_interrupt() as cancel, closing_display(output.display):
         if wanted:
-            engine = load_engine(checkpoint, device, dtype)
-            engine.encode_ahead([request.prompt for request, _ in wanted], cancel=cancel)
+            engine = load_engine(engine_options)
+            engine.encode_ahead([request for request, _ in wanted], cancel=cancel)
         for request, path in wanted:
             reports.append(make_clip(engine, request, path, output, cancel))
             if not output.json:

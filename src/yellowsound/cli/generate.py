@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -58,6 +58,10 @@ def generate(
     seeds: Whole = 1,
     device: str = "auto",
     dtype: str = "auto",
+    vram: str | None = None,
+    ram: str | None = None,
+    offload: Literal["auto", "none", "module", "block"] = "auto",
+    lora: Annotated[list[str] | None, Parameter(negative="")] = None,
     quiet: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
@@ -103,6 +107,14 @@ def generate(
         auto, cpu, cuda or cuda:N.
     dtype
         auto, bfloat16 or float32.
+    vram
+        Most of the card that may be taken, such as 16GiB.
+    ram
+        Most of the host's memory that may be taken, such as 32GiB.
+    offload
+        auto chooses by plan; none keeps every part on the card, module the transformer, block streams every block.
+    lora
+        FILE or FILE:0.8, merged into the transformer; may be given more than once.
     quiet
         Show nothing but errors.
     json
@@ -119,19 +131,28 @@ def generate(
         "expand_prompt": expand_prompt,
         **_sides(size),
     }
+    engine_options: dict[str, Any] = {
+        "checkpoint": checkpoint,
+        "device": device,
+        "dtype": dtype,
+        "vram": vram,
+        "ram": ram,
+        "offload": offload,
+        "loras": lora or (),
+    }
     output = Output(out, overwrite, audio_level, choose(quiet=quiet, json=json), quiet, json)
     if prompts is not None:
         from yellowsound.cli.batch import generate_many
 
         if prompt is not None:
             raise RequestError("prompt", prompt, "cannot be given together with --prompts")
-        generate_many(prompts, fields, seeds, output, checkpoint=checkpoint, device=device, dtype=dtype)
+        generate_many(prompts, fields, seeds, output, engine_options)
         return
     if prompt is None:
         raise RequestError("prompt", prompt, 'must be given, as in: yellowsound generate "a red ball bounces"')
     request = ClipRequest(prompt=prompt, **fields)
     with cancel_on_interrupt() as cancel, closing_display(output.display):
-        engine = load_engine(checkpoint, device, dtype)
+        engine = load_engine(engine_options)
         print_result(make_clip(engine, request, output.path_for(request), output, cancel), output)
 
 
@@ -155,11 +176,14 @@ class Output:
         return output_path(self.out or Path.cwd(), request.prompt, request.seed or 0)
 
 
-def load_engine(checkpoint: str, device: str, dtype: str) -> Engine:
+def load_engine(options: dict[str, Any]) -> Engine:
     """The engine for a command's options; importing it is what takes the time."""
     from yellowsound.engine import Engine
+    from yellowsound.memory.budget import parse_bytes
 
-    return Engine.load(checkpoint, device=device, dtype=dtype)
+    sizes = {f"{name}_bytes": parse_bytes(options[name], name) for name in ("vram", "ram") if options[name]}
+    rest = {key: value for key, value in options.items() if key not in ("vram", "ram")}
+    return Engine.load(**rest, **sizes)
 
 
 def make_clip(engine: Engine, request: ClipRequest, path: Path, output: Output, cancel: CancelToken) -> dict[str, Any]:

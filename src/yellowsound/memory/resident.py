@@ -1,104 +1,104 @@
-"""Loading whole parts with their libraries' own loaders: what runs resident, exactly as the pipeline would load it.
+"""Models: the networks of one checkpoint, each loaded when it is first asked for, by its library's own loader.
 
 Every call names a dtype, since transformers would otherwise keep the file's and diffusers would take float32; nothing
-here ever asks a hub.
+here ever asks a hub. ``memory.streamed`` loads the same parts by plan.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from yellowsound.checkpoint import Checkpoint, CheckpointError
 
+# part -> (library, folder in the checkpoint, class)
+NETWORKS = {
+    "transformer": ("diffusers", "transformer", "Kandinsky6Transformer3DModel"),
+    "vae": ("diffusers", "vae", "AutoencoderKLHunyuanVideo"),
+    "audio_vae": ("diffusers", "audio_vae", "MMAudioVAE"),
+    "vocoder": ("diffusers", "vocoder", "MMAudioVocoder"),
+    "qwen": ("transformers", "text_encoder", "Qwen2_5_VLForConditionalGeneration"),
+    "clip": ("transformers", "text_encoder_2", "CLIPTextModel"),
+}
+TEXT_PARTS = ("tokenizer", "qwen", "clip_tokenizer", "clip")
 
-@dataclass(slots=True)
+
 class Models:
-    """The networks of one checkpoint on one device; parts are loaded when first asked for and kept."""
+    """Parts by name: the networks of ``NETWORKS``, ``scheduler``, ``tokenizer`` and ``clip_tokenizer``."""
 
-    checkpoint: Checkpoint
-    device: torch.device
-    dtype: torch.dtype
-    _loaded: dict[str, Any] = field(default_factory=dict)
+    def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
+        self.checkpoint, self.device, self.dtype = checkpoint, device, dtype
+        self._loaded: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in _LOADERS:
+        if name.startswith("_") or (name not in NETWORKS and name not in _SMALL_PARTS):
             raise AttributeError(name)
         if name not in self._loaded:
-            self._loaded[name] = _LOADERS[name](self)
+            self._loaded[name] = self._load(name)
         return self._loaded[name]
 
     def is_loaded(self, name: str) -> bool:
         """Whether a part is in memory; asking for it as an attribute would load it."""
         return name in self._loaded
 
+    def leave(self, *names: str) -> None:
+        """A stage has done with these parts: nothing to do where everything stays."""
+
+    @contextmanager
+    def generating(self) -> Iterator[Any]:
+        """The text encoder as something that can write text, for as long as it is open."""
+        yield self.qwen
+
     def drop(self, *names: str) -> None:
         """Forget parts, so that their memory can be had by others; without names, all of them."""
         for name in names or tuple(self._loaded):
             self._loaded.pop(name, None)
 
-    def folder(self, component: str) -> str:
-        return str(self.checkpoint.folder / component)
+    def _load(self, name: str) -> Any:
+        return _SMALL_PARTS[name](self.checkpoint) if name in _SMALL_PARTS else self._load_network(name)
 
-
-def _diffusers_part(component: str, class_name: str) -> Any:
-    def load(models: Models) -> Any:
+    def _load_network(self, name: str) -> Any:
         import diffusers
-
-        cls = getattr(diffusers, class_name)
-        part = cls.from_pretrained(models.folder(component), dtype=models.dtype, local_files_only=True)
-        return part.to(models.device).eval()
-
-    return load
-
-
-def _transformers_part(component: str, class_name: str) -> Any:
-    def load(models: Models) -> Any:
         import transformers
 
         transformers.utils.logging.disable_progress_bar()  # progress leaves the engine as events only
-        cls = getattr(transformers, class_name)
-        part = cls.from_pretrained(models.folder(component), dtype=models.dtype, local_files_only=True)
-        return part.to(models.device).eval()
+        library, folder, class_name = NETWORKS[name]
+        cls = getattr({"diffusers": diffusers, "transformers": transformers}[library], class_name)
+        path = str(self.checkpoint.folder / folder)
+        return cls.from_pretrained(path, dtype=self.dtype, local_files_only=True).to(self.device).eval()
 
-    return load
 
-
-def _scheduler(models: Models) -> Any:
+def _scheduler(checkpoint: Checkpoint) -> Any:
     import diffusers
 
-    cls = getattr(diffusers, models.checkpoint.components["scheduler"].class_name)
-    return cls.from_pretrained(models.folder("scheduler"), local_files_only=True)
+    cls = getattr(diffusers, checkpoint.components["scheduler"].class_name)
+    return cls.from_pretrained(str(checkpoint.folder / "scheduler"), local_files_only=True)
 
 
-def _tokenizer(models: Models) -> Any:
+def _tokenizer(checkpoint: Checkpoint) -> Any:
     """The plain tokenizer inside the Qwen processor's folder: equal ids, and no torchvision."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(models.folder("tokenizer"), local_files_only=True)
+    folder = str(checkpoint.folder / "tokenizer")
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     if tokenizer.padding_side != "right":
         raise CheckpointError(
-            f"{models.folder('tokenizer')}: padding_side is {tokenizer.padding_side!r}, expected 'right' "
+            f"{folder}: padding_side is {tokenizer.padding_side!r}, expected 'right' "
             "(left padding would crop the prompt away); set it in tokenizer_config.json"
         )
     return tokenizer
 
 
-def _clip_tokenizer(models: Models) -> Any:
+def _clip_tokenizer(checkpoint: Checkpoint) -> Any:
     from transformers import CLIPTokenizer
 
-    return CLIPTokenizer.from_pretrained(models.folder("tokenizer_2"), local_files_only=True)
+    return CLIPTokenizer.from_pretrained(str(checkpoint.folder / "tokenizer_2"), local_files_only=True)
 
 
-_LOADERS: dict[str, Any] = {
-    "transformer": _diffusers_part("transformer", "Kandinsky6Transformer3DModel"),
-    "vae": _diffusers_part("vae", "AutoencoderKLHunyuanVideo"),
-    "audio_vae": _diffusers_part("audio_vae", "MMAudioVAE"),
-    "vocoder": _diffusers_part("vocoder", "MMAudioVocoder"),
-    "qwen": _transformers_part("text_encoder", "Qwen2_5_VLForConditionalGeneration"),
-    "clip": _transformers_part("text_encoder_2", "CLIPTextModel"),
+_SMALL_PARTS: dict[str, Any] = {
     "scheduler": _scheduler,
     "tokenizer": _tokenizer,
     "clip_tokenizer": _clip_tokenizer,

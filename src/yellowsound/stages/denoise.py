@@ -1,7 +1,8 @@
 """The denoising loop: noise becomes latents. Knows the transformer's call and the schedulers, not memory or speed.
 
 ``predict`` is how one step asks the network: ``predict_stock`` calls it as diffusers does; the streamed engine passes
-its own, which takes both guidance branches through each block in one weight pass.
+its own, which takes both guidance branches through each block in one weight pass. ``prepare`` is told the timesteps
+and branches before the first step, for what can be computed once for all steps.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from yellowsound.stages.latents import Latents
 from yellowsound.stages.text import TextEmbeds
 
 Prediction = tuple[Tensor, ...]  # video (1, T, h, w, C) and, with sound, audio (1, L, C)
+Conditioning = tuple[Tensor, Tensor, Tensor | None]  # tokens, pooled, mask of one guidance branch
 Predict = Callable[[Any, Sequence[dict[str, Any]]], Sequence[Prediction]]
 
 
@@ -47,6 +50,7 @@ def denoise(
     num_inference_steps: int,
     *,
     predict: Predict = predict_stock,
+    prepare: Callable[[Tensor, Sequence[Conditioning]], None] = lambda timesteps, branches: None,
     on_step: Callable[[StepResult], None] = lambda _: None,
 ) -> Latents:
     """Run the schedule from noise; ``texts`` is (prompt,) or, with guidance, (prompt, negative prompt).
@@ -57,6 +61,7 @@ def denoise(
     video_scheduler = copy.deepcopy(scheduler)
     video_scheduler.set_timesteps(num_inference_steps, device=latents.video.device)
     audio_scheduler = copy.deepcopy(video_scheduler)
+    prepare(video_scheduler.timesteps, [(text.tokens, text.pooled, text.mask) for text in texts])
     tail = tail_arguments(latents, transformer.config.patch_size)
     for index, timestep in enumerate(video_scheduler.timesteps):
         began = time.perf_counter()
@@ -81,7 +86,7 @@ def denoise(
                 num_inference_steps,
                 time.perf_counter() - began,
                 latents,
-                lambda before=before, velocity=prediction[0], sigma=sigma: predicted_x0(before, velocity, sigma),
+                partial(predicted_x0, before, prediction[0], sigma),
             )
         )
     return latents.without_tail()

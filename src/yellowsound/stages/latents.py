@@ -6,6 +6,7 @@ The order of draws from the one generator is the pipeline's: posterior sample of
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,13 +48,13 @@ def encode_image(image: Any, vae: Any, request: ClipRequest, dtype: torch.dtype,
     processor = VideoProcessor(vae_scale_factor=vae.config.spatial_compression_ratio)
     pixels = processor.preprocess(image, height=request.height, width=request.width, resize_mode="crop")
     pixels = pixels.to(device=vae.device, dtype=vae.dtype).unsqueeze(2)
-    latents = vae.encode(pixels).latent_dist.sample(generator) * vae.config.scaling_factor
+    latents: Tensor = vae.encode(pixels).latent_dist.sample(generator) * vae.config.scaling_factor
     return latents[:, :, 0].permute(0, 2, 3, 1).to(dtype)
 
 
 def draw_latents(
     request: ClipRequest,
-    config: Any,
+    config: Mapping[str, Any],
     *,
     first_frame: Tensor | None,
     audio_length: int | None,
@@ -66,11 +67,11 @@ def draw_latents(
 
     assert request.num_frames and request.height and request.width and request.frame_rate
     latent_frames = (request.num_frames - 1) // TEMPORAL_COMPRESSION + 1
-    shape: tuple[int, ...] = (1, latent_frames, request.height // 8, request.width // 8, config.in_visual_dim)
+    shape: tuple[int, ...] = (1, latent_frames, request.height // 8, request.width // 8, int(config["in_visual_dim"]))
     video = randn_tensor(shape, generator=generator, device=device, dtype=dtype)
     audio = None
     if audio_length is not None:
-        shape = (1, audio_length, config.in_audio_dim)
+        shape = (1, audio_length, int(config["in_audio_dim"]))
         audio = randn_tensor(shape, generator=generator, device=device, dtype=dtype)
     if first_frame is not None:
         video = torch.cat([video, first_frame[:, None]], dim=1)

@@ -1,0 +1,145 @@
+"""Residency: plans a request on this machine and keeps the models that the plan calls for.
+
+The plan comes first; what runs is what was planned. A request of another geometry keeps the homes there are if they
+suit it, otherwise the models are laid out anew, which is told as an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from yellowsound.checkpoint import Checkpoint
+from yellowsound.events import Replanned
+from yellowsound.memory.geometry import Geometry, Offload
+from yellowsound.memory.lora import Lora
+from yellowsound.memory.machine import Machine
+from yellowsound.memory.peaks import PeakStage, load_peaks, record_peak
+from yellowsound.memory.plan import Plan, plan
+from yellowsound.memory.probe import this_machine
+from yellowsound.memory.resident import Models
+from yellowsound.memory.speeds import recall_speeds
+from yellowsound.memory.units import ModelDescription, describe
+from yellowsound.recipe import Recipe
+from yellowsound.request import ClipRequest, RequestError
+from yellowsound.run import Run
+
+DTYPE_WORDS: dict[torch.dtype, Any] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the user allows: bytes of each memory, the word for offloading, LoRA files to merge."""
+
+    vram_bytes: int | None = None
+    ram_bytes: int | None = None
+    offload: Offload = "auto"
+    loras: Sequence[Lora] = ()
+
+
+@dataclass(slots=True)
+class Residency:
+    """The machine as it was before anything was loaded, and what is loaded on it."""
+
+    checkpoint: Checkpoint
+    device: torch.device
+    dtype: torch.dtype
+    recipe: Recipe
+    limits: Limits
+    machine: Machine = field(init=False)
+    model: ModelDescription = field(init=False)
+    models: Models = field(init=False)
+    current: Plan | None = None
+
+    def __post_init__(self) -> None:
+        found = this_machine(index=self.device.index or 0, cpu=self.device.type == "cpu")
+        self.machine = recall_speeds(found)
+        self.model = describe(self.checkpoint, DTYPE_WORDS[self.dtype])
+        self.models = Models(self.checkpoint, self.device, self.dtype)
+
+    def plan(self, request: ClipRequest) -> Plan:
+        """The plan for a resolved request. Raises PlanError where it cannot fit."""
+        return plan(
+            self.machine,
+            self.model,
+            Geometry.of(request, DTYPE_WORDS[self.dtype]),
+            self.recipe,
+            vram_bytes=self.limits.vram_bytes,
+            ram_bytes=self.limits.ram_bytes,
+            offload=self.limits.offload,
+            expand=request.expand_prompt,
+            peaks=load_peaks(card=self.machine.name),
+        )
+
+    def settle(self, request: ClipRequest, run: Run) -> Plan:
+        """Plan, and have the models that the plan calls for; they are loaded when the stages ask for them."""
+        wanted, before = self.plan(request), self.current
+        self.current = wanted
+        if before is None or not _same_homes(before, wanted):
+            if before is not None:
+                run.emit(Replanned(reason=_reason(before, wanted)))
+            self.models.drop()
+            self.models = self._models(wanted, run)
+        return wanted
+
+    def _models(self, wanted: Plan, run: Run) -> Models:
+        """On a processor that holds everything, the libraries' own loaders; else the conveyor."""
+        is_simple = self.device.type == "cpu" and wanted.is_resident and not self.limits.loras
+        if is_simple and self.limits.vram_bytes is None:
+            return Models(self.checkpoint, self.device, self.dtype)
+        from yellowsound.memory.streamed import StreamedModels
+
+        return StreamedModels(self.checkpoint, self.device, self.dtype, wanted, self.limits.loras, run.warn)
+
+    @contextmanager
+    def noting_peak(self, stage: PeakStage, request: ClipRequest) -> Iterator[None]:
+        """Keep what a stage really takes on this card, so that the next plan need not compute it."""
+        if self.device.type != "cuda":
+            yield
+            return
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
+        yield
+        taken = torch.cuda.max_memory_allocated(self.device) - before
+        geometry = Geometry.of(request, DTYPE_WORDS[self.dtype])
+        record_peak(stage, self.model, geometry, taken, card=self.machine.name)
+
+
+def _same_homes(a: Plan, b: Plan) -> bool:
+    keys = ("homes", "slots", "slot_bytes", "text_slots", "text_slot_bytes", "ring_bytes", "results_home")
+    return all(getattr(a, key) == getattr(b, key) for key in keys)
+
+
+def _reason(before: Plan, after: Plan) -> str:
+    return (
+        f"{after.geometry.key} needs other homes than {before.geometry.key}: the weights are laid out anew, "
+        f"a step should take {after.step_seconds:.1f} s"
+    )
+
+
+def pick_device(device: str) -> torch.device:
+    """``auto`` is the first GPU, else the CPU; anything else is torch's own name. Raises RequestError."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        where = torch.device(device)
+    except RuntimeError:
+        raise RequestError("device", device, "is no device name", "auto, cpu, cuda or cuda:1") from None
+    if where.type not in ("cpu", "cuda"):
+        raise RequestError("device", device, "is no device this engine runs on", "auto, cpu or cuda")
+    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
+        raise RequestError("device", device, f"this machine has {torch.cuda.device_count()} CUDA devices", "cpu")
+    return where
+
+
+def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """``auto`` is bfloat16 on a GPU and float32 on a CPU. Raises RequestError."""
+    names = {"auto": torch.bfloat16 if device.type == "cuda" else torch.float32}
+    names |= {"bf16": torch.bfloat16, "bfloat16": torch.bfloat16, "fp32": torch.float32, "float32": torch.float32}
+    if dtype not in names:
+        raise RequestError("dtype", dtype, "is no dtype this engine runs", "auto, bfloat16 or float32")
+    return names[dtype]
