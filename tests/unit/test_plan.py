@@ -150,6 +150,23 @@ def test_caps_are_not_exceeded() -> None:
     assert found.vae_decode == "tiled" and row(found, "fused blocks")[1] > 0
 
 
+def test_a_cap_on_host_memory_binds_by_itself() -> None:
+    free, capped = (plan(card(31.3, 128), published("pro-distill"), W1, ram_bytes=cap) for cap in (None, 20 * GIB))
+    assert row(free, "fused blocks")[2] == 0 < row(capped, "fused blocks")[2]
+    assert capped.ram_budget_bytes == 20 * GIB and 19 * GIB < capped.ram_peak_bytes <= 20 * GIB
+
+
+def test_a_third_slot_is_taken_only_where_there_is_room() -> None:
+    """A large card that is nearly full streams through two slots before it refuses."""
+    model = published("pro-distill")
+    with pytest.raises(PlanError) as refused:
+        plan(card(31.3, 64, free_gib=8), model, W1)
+    least = 8 + refused.value.missing_bytes / GIB + 0.001
+    slot = model.blocks[0].slot_bytes / GIB
+    slots = [plan(card(31.3, 64, free_gib=least + more), model, W1).slots for more in (0, 0.9 * slot, 1.1 * slot)]
+    assert slots == [2, 2, 3]
+
+
 def test_upstreams_words() -> None:
     model = published("lite-distill")
     none = plan(card(79, 64), model, W1, offload="none")
@@ -283,6 +300,16 @@ def test_without_a_card_all_lives_in_host_memory_and_a_cap_streams(tiny_distill:
     assert not capped.is_resident and row(capped, "fused blocks") == (1, 3, 0) and capped.slots == 2
     assert capped.vae_decode == free.vae_decode
     assert not capped.pinned
+
+
+def test_without_a_card_both_kinds_of_home_share_one_memory() -> None:
+    model = published("lite-distill")
+    short = dataclasses.replace(W1, frames=25, height=320, width=512)
+    found = plan(processor(16), model, short, vram_bytes=3 * GIB)
+    assert found.vae_decode == "tiled"  # chosen by what the host can give, not by all that it has
+    in_ram = sum(unit.ram_bytes for unit in model.units if found.homes[unit.name] is Home.RAM)
+    assert row(found, "text encoder layers")[2] > 0  # so the memory is full
+    assert found.vram_peak_bytes + in_ram <= found.ram_budget_bytes == 12 * GIB
 
 
 def test_geometry_of_a_request() -> None:

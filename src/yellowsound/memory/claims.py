@@ -65,7 +65,9 @@ def device_budget(machine: Machine, caps: Caps) -> int:
 def device_capacity(machine: Machine, caps: Caps) -> int:
     """The same for an otherwise empty card: for choices that must not depend on the moment."""
     if machine.device == "cpu":
-        return machine.vram_total_bytes
+        total = machine.ram_total_bytes
+        budget = total - reserve_bytes(total, total)
+        return budget if caps.ram_bytes is None else min(budget, caps.ram_bytes)
     limit = machine.vram_total_bytes if caps.vram_bytes is None else min(machine.vram_total_bytes, caps.vram_bytes)
     return limit - CONTEXT_BYTES[machine.device] - SLACK_BYTES[machine.device]
 
@@ -126,6 +128,8 @@ def choose_decode(
     blocks = device_bytes(lived)
     slots = 2 * largest(model.of("transformer"), "slot_bytes")
     capacity = device_capacity(machine, caps)
+    if machine.device == "cpu":  # one memory: what the host's side takes is gone
+        capacity -= claims.host + claims.results + ring_size(model).bytes
     return "whole" if claims.resident + claims.largest[1] + blocks + slots <= capacity else "tiled"
 
 

@@ -86,7 +86,8 @@ def lay_out(
         if caps.vram_bytes is not None:
             budget = min(budget, caps.vram_bytes + claims.largest[1])
     waiting = clip_units(model, expand)
-    device = _divide_device(machine, model, budget, claims, offload, waiting, _remedy(caps, decode))
+    remedy = _remedy(caps, decode, machine.device)
+    device = _divide_device(machine, model, budget, claims, offload, waiting, remedy)
     if machine.device == "cpu":
         host_room -= budget - device.left
     if host_room < 0:
@@ -152,7 +153,9 @@ def _divide_device(
     return OnDevice(slots, slot, blocks, (), room - slots * slot - blocks * block)
 
 
-def _remedy(caps: Caps, decode: Decode) -> str:
+def _remedy(caps: Caps, decode: Decode, device: str) -> str:
+    if device == "cpu" and decode == "whole":
+        return f"cap --ram to decode in tiles, raise --vram if it was given, or {SMALLER}"
     if caps.vram_bytes is not None:
         return f"raise --vram, or {SMALLER}"
     return (
