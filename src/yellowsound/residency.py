@@ -79,21 +79,25 @@ class Residency:
         """Plan, and have the models that the plan calls for; they are loaded when the stages ask for them."""
         wanted, before = self.plan(request), self.current
         self.current = wanted
-        if before is None or not _same_homes(before, wanted):
-            if before is not None:
-                run.emit(Replanned(reason=_reason(before, wanted)))
-            self.models.drop()
-            self.models = self._models(wanted, run)
+        if before is None:
+            self._lay_out(wanted, run)
+        elif not _same_homes(before, wanted):
+            run.emit(Replanned(reason=_reason(before, wanted)))
+            self._lay_out(wanted, run)
         return wanted
 
-    def _models(self, wanted: Plan, run: Run) -> Models:
-        """On a processor that holds everything, the libraries' own loaders; else the conveyor."""
-        is_simple = self.device.type == "cpu" and wanted.is_resident and not self.limits.loras
-        if is_simple and self.limits.vram_bytes is None:
-            return Models(self.checkpoint, self.device, self.dtype)
+    def _lay_out(self, wanted: Plan, run: Run) -> None:
+        """On a processor that holds everything the libraries' own loaders serve, anywhere else the conveyor."""
+        holds_all = self.device.type == "cpu" and wanted.is_resident and self.limits.vram_bytes is None
+        if holds_all and not self.limits.loras:
+            if type(self.models) is not Models:
+                self.models.drop()
+                self.models = Models(self.checkpoint, self.device, self.dtype)
+            return
         from yellowsound.memory.streamed import StreamedModels
 
-        return StreamedModels(self.checkpoint, self.device, self.dtype, wanted, self.limits.loras, run.warn)
+        self.models.drop()
+        self.models = StreamedModels(self.checkpoint, self.device, self.dtype, wanted, self.limits.loras, run.warn)
 
     @contextmanager
     def noting_peak(self, stage: PeakStage, request: ClipRequest) -> Iterator[None]:

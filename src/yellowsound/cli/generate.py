@@ -181,7 +181,9 @@ def load_engine(options: dict[str, Any]) -> Engine:
     from yellowsound.engine import Engine
     from yellowsound.memory.budget import parse_bytes
 
-    sizes = {f"{name}_bytes": parse_bytes(options[name], name) for name in ("vram", "ram") if options[name]}
+    sizes: dict[str, Any] = {
+        f"{name}_bytes": parse_bytes(options[name], name) for name in ("vram", "ram") if options[name]
+    }
     rest = {key: value for key, value in options.items() if key not in ("vram", "ram")}
     return Engine.load(**rest, **sizes)
 
