@@ -1,4 +1,4 @@
-"""A real server over loopback for tests: uvicorn in a thread, a worker process with the fake engine, a patient client."""
+"""A real server over loopback: uvicorn in a thread, a worker process with the fake engine, a patient client."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ class RunningServer:
     """uvicorn in a thread; ``stop`` ends it and its workers."""
 
     def __init__(self, settings: Settings, wait_ready: bool = True) -> None:
+        app = create_app(settings)
         self.socket = socket.socket()
         self.socket.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
-        app = create_app(settings)
         self.service = app.state.service
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=3)
         self.server = Server(config, self.service)

@@ -78,7 +78,7 @@ def test_range_beyond_the_end_is_416(api: Any, clip: Any) -> None:
 
 
 def test_conditions(api: Any, clip: Any) -> None:
-    path, data = clip
+    path, _ = clip
     headers = api.get(path).headers
     tag, date = headers["etag"], headers["last-modified"]
     for known in ({"if-none-match": tag}, {"if-none-match": f'"x", W/{tag}'}, {"if-modified-since": date}):
@@ -104,9 +104,10 @@ def test_thumbnail_and_last_frame(api: Any, clip: Any) -> None:
 def test_download_outlives_delete(api: Any) -> None:
     job = api.run("a", num_frames=49, size="640x352")
     with api.stream("GET", job["content_url"]) as answer:
-        first = next(answer.iter_raw(100))
+        chunks = answer.iter_raw(1000)
+        first = next(chunks)
         assert api.delete(f"/v1/videos/{job['id']}").status_code == 200
-        rest = b"".join(answer.iter_raw())
+        rest = b"".join(chunks)
         assert len(first) + len(rest) == job["bytes"]
     assert api.get(job["content_url"]).status_code == 404
 

@@ -23,7 +23,7 @@ _MAX_DIGITS = 19
 
 
 class FileAnswer(Response):
-    """One file as an answer to GET, HEAD or POST (the last always whole). Opens it at once, so that a later removal does no harm.
+    """One file as an answer to GET, HEAD or POST (there always whole). Open at once, so a later removal does no harm.
 
     Raises FileNotFoundError when the file is not there, ApiError 416 for a range beyond its end.
     """

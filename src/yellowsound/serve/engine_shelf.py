@@ -6,8 +6,7 @@ import gc
 from pathlib import Path
 from typing import Any
 
-from yellowsound.serve.served import FAKE
-from yellowsound.serve.worker_protocol import WorkerOptions
+from yellowsound.serve.worker_protocol import FAKE, WorkerOptions
 
 SIDE_BY_SIDE_SHARE = 0.6  # of the device's free memory that two checkpoints together may weigh
 

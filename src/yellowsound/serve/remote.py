@@ -53,6 +53,7 @@ def _fetch_once(url: str, rules: RemotePictures, deadline: float) -> bytes | str
     parts = urlsplit(url)
     address, port = _checked_address(parts, rules)
     connection = _connect(parts, address, port, deadline)
+    sock = connection.sock  # the response may take it over, and its time limit with it
     try:
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         headers = {
@@ -67,21 +68,18 @@ def _fetch_once(url: str, rules: RemotePictures, deadline: float) -> bytes | str
             return urljoin(url, response.getheader("Location") or "")
         if response.status != 200:
             raise _refused("could not be fetched")
-        return _read(connection, response, rules, deadline)
+        return _read(sock, response, rules, deadline)
     finally:
         connection.close()
 
 
-def _read(
-    connection: http.client.HTTPConnection, response: http.client.HTTPResponse, rules: RemotePictures, deadline: float
-) -> bytes:
+def _read(sock: socket.socket, response: http.client.HTTPResponse, rules: RemotePictures, deadline: float) -> bytes:
     body = bytearray()
     while chunk := response.read1(_CHUNK_BYTES):
         body += chunk
         if len(body) > rules.bytes:
             raise _refused(f"is larger than {rules.bytes / (1 << 20):g} MiB")
-        if connection.sock is not None:
-            connection.sock.settimeout(_left(deadline))
+        sock.settimeout(_left(deadline))
     return bytes(body)
 
 

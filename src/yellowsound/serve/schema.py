@@ -82,23 +82,30 @@ class VideoDeleted(BaseModel):
     deleted: bool
 
 
-class ErrorBody(BaseModel):
-    """What is wrong, with which field."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str
-
-
 class ErrorAnswer(BaseModel):
-    """The one error envelope."""
+    """The one error envelope: what is wrong, with which field."""
 
-    error: ErrorBody
+    error: dict[str, str | None]
 
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorAnswer} for status in (400, 401, 403, 404, 405, 409, 413, 415, 422, 429, 500, 503, 507)
+_ERROR = {"content": {"application/json": {"schema": ErrorAnswer.model_json_schema()}}}
+ERRORS: dict[int | str, dict[str, Any]] = {  # plain schemas: a model for each status and route would slow every start
+    status: {"description": reason, **_ERROR}
+    for status, reason in {
+        400: "A field cannot be taken",
+        401: "No key, or a wrong one",
+        403: "From another web site",
+        404: "Not here",
+        405: "Another method",
+        409: "In conflict with an earlier request",
+        413: "Too large",
+        415: "Not a body that is read here",
+        422: "The video failed",
+        429: "The queue is full",
+        500: "The server failed",
+        503: "Not ready",
+        507: "The disk is full",
+    }.items()
 }
 
 _INTEGER: dict[str, Any] = {"type": "integer"}

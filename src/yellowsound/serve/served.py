@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from yellowsound.request import MAX_FRAMES, MAX_SIDE, SIDE_MULTIPLE, ClipRequest, Defaults, RequestError
 from yellowsound.serve.errors import ApiError
 from yellowsound.serve.settings import Settings
+from yellowsound.serve.worker_protocol import FAKE as FAKE
 
-FAKE = "fake:"
 _SMALL_BYTES = 1 << 30  # below: a demo or test checkpoint, which makes thumbnails too
 
 
@@ -87,6 +87,7 @@ class ServedModels:
 def open_models(settings: Settings) -> ServedModels:
     """Open every named checkpoint by its headers. Raises CheckpointError, ValueError (a name twice)."""
     models = tuple(_open(spec, settings) for spec in settings.checkpoints)
+    models = tuple(replace(m, aliases=_aliases(m.name, m is models[0], settings)) for m in models)
     names = [name for model in models for name in (model.name, *model.aliases)]
     for name in names:
         if names.count(name) > 1:
@@ -112,7 +113,6 @@ def _open(spec: str, settings: Settings) -> ServedModel:
         geometry=_geometry(checkpoint.size_bytes),
         size_bytes=checkpoint.size_bytes,
         has_audio=checkpoint.has_audio,
-        aliases=_aliases(name, settings),
     )
 
 
@@ -128,10 +128,10 @@ def _geometry(size_bytes: int) -> Geometry:
     return Geometry(min_side=SIDE_MULTIPLE, max_side=MAX_SIDE, max_frames=MAX_FRAMES)
 
 
-def _aliases(name: str, settings: Settings) -> tuple[str, ...]:
+def _aliases(name: str, is_first: bool, settings: Settings) -> tuple[str, ...]:
     """``--model-alias ALIAS=NAME``; without ``=NAME`` it is an alias of the first checkpoint's name."""
     pairs = (alias.partition("=") for alias in settings.model_aliases)
-    return tuple(alias for alias, equals, target in pairs if target == name or not equals)
+    return tuple(alias for alias, equals, target in pairs if target == name or (is_first and not equals))
 
 
 def _fake(name: str, source: str, settings: Settings) -> ServedModel:
@@ -150,4 +150,4 @@ def _fake(name: str, source: str, settings: Settings) -> ServedModel:
         defaults = Defaults()
     name = name or own
     geometry = Geometry() if "large=1" in options else _geometry(0)
-    return ServedModel(name=name, source=source, defaults=defaults, geometry=geometry, aliases=_aliases(name, settings))
+    return ServedModel(name=name, source=source, defaults=defaults, geometry=geometry)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+FAKE = "fake:"  # sources of made-up engines, for tests only
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
