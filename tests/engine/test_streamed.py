@@ -215,7 +215,7 @@ def test_memory_that_runs_short_slows_the_clip_and_keeps_the_bits(sft: Checkpoin
     homes = [driver.conveyor.homes[name] for name in driver.course.blocks]
     assert homes == ["ram", "disk", "disk", "disk"]
     assert [type(event) for event in events] == [Replanned, Replanned]
-    assert "2 blocks" in events[0].reason  # type: ignore[attr-defined]
+    assert "2 units" in events[0].reason  # type: ignore[attr-defined]
     close_streamed(model)
 
 

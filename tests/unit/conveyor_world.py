@@ -83,6 +83,7 @@ class Drive:
     omit: frozenset[Fence] = frozenset()
     unrecorded: frozenset[Fence] = frozenset()
     pins: bool = True
+    has_room: Callable[[int], bool] = lambda size_bytes: True
     faults: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -96,6 +97,7 @@ class Drive:
             slots=self.slots,
             ring_bytes=self.ring * self.chunk,
             chunk_bytes=self.chunk,
+            has_room=self.has_room,
         )
         self.names = list(self.world.parcels)
 

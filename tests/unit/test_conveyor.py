@@ -161,6 +161,17 @@ def test_demoting_reports_bytes_and_changes_the_home(world: World) -> None:
     assert drive.end() == []
 
 
+def test_a_home_without_room_becomes_a_disk_home(world: World) -> None:
+    rooms = iter([True, False, True, True, True, False])
+    drive = Drive(world, lay("RRRRRR"), order="random", has_room=lambda size: next(rooms))
+    drive.lap()
+    assert drive.conveyor.take_turned() == ["u1", "u5"]
+    assert drive.conveyor.take_turned() == []
+    drive.lap(following=())
+    assert [drive.conveyor.homes[name] for name in drive.names] == ["ram", "disk", "ram", "ram", "ram", "disk"]
+    assert drive.end() == []
+
+
 def test_a_unit_that_is_not_released_stops_the_next_lap(world: World) -> None:
     drive = Drive(world, lay("RRRRRR"))
     drive.conveyor.begin_lap(drive.names)

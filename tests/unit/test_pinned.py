@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 
-from yellowsound.memory.pinned import HUGE_BYTES, HostBlock, PinWhenFull, probe_pin_limit
+from yellowsound.memory.pinned import HUGE_BYTES, HostBlock, LimitedRegistrar, PinWhenFull, probe_pin_limit
 
 MIB = 1 << 20
 
@@ -57,6 +57,30 @@ def test_a_refusal_leaves_a_pageable_block_that_works() -> None:
     block.bytes.fill_(3)
     block.close()
     assert (registrar.registered, registrar.refusals) == ({}, 1)
+
+
+def test_after_one_refusal_nobody_asks_again_and_it_is_said_once() -> None:
+    said: list[str] = []
+    inner = Registrar(3 * MIB)
+    registrar = LimitedRegistrar(inner, said.append)
+    blocks = [HostBlock(2 * MIB, registrar) for _ in range(3)]
+    assert [block.pin() for block in blocks] == [True, False, False]
+    assert inner.refusals == 1
+    assert said == [
+        "page-locking was refused after 0.00 GiB; further blocks stay in ordinary memory and are copied through the ring"
+    ]
+    for block in blocks:
+        block.close()
+    assert inner.registered == {}
+
+
+def test_a_known_limit_is_kept() -> None:
+    said: list[str] = []
+    inner = Registrar(100 * MIB)
+    registrar = LimitedRegistrar(inner, said.append, limit_bytes=3 * MIB)
+    blocks = [HostBlock(2 * MIB, registrar) for _ in range(2)]
+    assert [block.pin() for block in blocks] == [True, False]
+    assert (inner.refusals, len(said)) == (0, 1)
 
 
 def test_a_view_outlives_its_block_without_harm() -> None:

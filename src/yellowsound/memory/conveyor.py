@@ -58,6 +58,7 @@ class Conveyor:
         chunk_bytes: int = CHUNK_BYTES,
         slot_bytes: int = 0,
         merger: Merger | None = None,
+        has_room: Callable[[int], bool] = lambda size_bytes: True,
         courier: bool = False,
     ) -> None:
         self.counts = Counts()
@@ -69,7 +70,7 @@ class Conveyor:
             if berth.kind == "vram":
                 berth.set_home(device.alloc(berth.parcel.compact_bytes))
         self._ring = Ring(device, chunk_bytes, max(ring_bytes // chunk_bytes, 1))
-        self._supply = Supply(device, reader, self._ring, self.counts)
+        self._supply = Supply(device, reader, self._ring, self.counts, has_room)
         self._to_read: deque[Visit] = deque()
         self._to_copy: deque[Visit] = deque()
         self._to_run: deque[Visit] = deque()
@@ -86,6 +87,12 @@ class Conveyor:
     def homes(self) -> dict[str, HomeKind]:
         """Where each unit lives now."""
         return {name: berth.kind for name, berth in self._berths.items()}
+
+    def take_turned(self) -> list[str]:
+        """Units whose RAM home had no room when they passed, since this was last asked; they are on disk now."""
+        with self._changed:
+            turned, self._supply.turned = self._supply.turned, []
+            return turned
 
     def begin_lap(self, order: Sequence[str], following: Sequence[str] = ()) -> None:
         """Start a lap over ``order``; what runs ahead of its end takes ``following`` for the next lap.

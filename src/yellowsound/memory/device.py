@@ -12,7 +12,14 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from yellowsound.memory.pinned import CudaRegistrar, HostBlock
+from yellowsound.memory.budget import host_memory
+from yellowsound.memory.pinned import (
+    CudaRegistrar,
+    HostBlock,
+    LimitedRegistrar,
+    hides_its_pin_limit,
+    probe_pin_limit,
+)
 
 T = TypeVar("T")
 CACHE_LINE_BYTES = 64
@@ -122,11 +129,13 @@ class InlineDevice:
 class CudaDevice:
     """One NVIDIA GPU: copies on a stream of their own, blocks on whatever stream is current when they are queued."""
 
-    def __init__(self, torch_device: torch.device) -> None:
+    def __init__(self, torch_device: torch.device, report: Callable[[str], None] = lambda message: None) -> None:
         self.torch_device = torch_device
         self.line_bytes = 1
         self._copy_stream = torch.cuda.Stream(torch_device)  # type: ignore[no-untyped-call]
-        self._registrar = CudaRegistrar()
+        pins = CudaRegistrar()
+        limit = probe_pin_limit(pins, host_memory().budget_bytes) if hides_its_pin_limit() else None
+        self._registrar = LimitedRegistrar(pins, report, limit)
 
     def alloc(self, size_bytes: int) -> torch.Tensor:
         with torch.inference_mode(False):
@@ -173,11 +182,14 @@ class CudaDevice:
         return self._copy_stream if stream is Stream.COPY else torch.cuda.current_stream(self.torch_device)
 
 
-def open_device(torch_device: torch.device | str) -> Device:
-    """The device for a torch device: ``cpu`` or ``cuda[:n]``. Raises ValueError for any other."""
+def open_device(torch_device: torch.device | str, report: Callable[[str], None] = lambda message: None) -> Device:
+    """The device for a torch device: ``cpu`` or ``cuda[:n]``; ``report`` is told if page-locking is refused.
+
+    Raises ValueError for any other device.
+    """
     where = torch.device(torch_device)
     if where.type == "cpu":
         return InlineDevice()
     if where.type == "cuda":
-        return CudaDevice(where)
+        return CudaDevice(where, report)
     raise ValueError(f"device {where}: only cpu and cuda can run blocks")

@@ -272,18 +272,15 @@ class Driver:
 
     def _give_way(self) -> None:
         """Between steps: give RAM homes back if the machine needs the memory. Slower from then on, never wrong."""
+        turned = self.conveyor.take_turned()
         count = self.seams.watch() if self.seams.watch is not None else 0
         homes = self.conveyor.homes
         names = [name for name in self.course.blocks if homes[name] == "ram"][-count:] if count > 0 else []
-        if not names:
-            return
-        freed = self.conveyor.demote(names)
-        if self.seams.on_event is not None:
+        freed = self.conveyor.demote(names) if names else 0
+        if (turned or names) and self.seams.on_event is not None:
+            lost = f"{len(turned) + len(names)} units, {freed / 2**30:.2f} GiB given back"
             self.seams.on_event(
-                Replanned(
-                    reason=f"host memory ran short: {len(names)} blocks ({freed / 2**30:.2f} GiB) are read from disk "
-                    "in every step from now on"
-                )
+                Replanned(reason=f"host memory ran short ({lost}): they are read from disk in every step from now on")
             )
 
     def _reserve(self, transformer: Any, timesteps: Tensor, branches: Sequence[Branch]) -> Hoist:

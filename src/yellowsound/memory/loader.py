@@ -29,6 +29,7 @@ from yellowsound.memory.shells import Shell, take_modulations
 from yellowsound.memory.stack import install
 from yellowsound.memory.units import Home, Unit, units_of
 from yellowsound.memory.visit import NAMES_OF_DTYPES, HomeKind
+from yellowsound.memory.watch import HostWatch
 
 _INSIDE_BLOCK = re.compile(r"^(?:visual|video_text|audio_text)_transformer_blocks\.\d+\.(.+)$")
 _DTYPE_WORDS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
@@ -82,7 +83,7 @@ def load_streamed_transformer(
     Only the tensors outside the blocks are read now. ``report`` is told what fell back. Raises CheckpointError,
     ReadError, LoraError. ``stack.close_streamed(model)`` gives everything back.
     """
-    where = open_device(device) if isinstance(device, str | torch.device) else device
+    where = open_device(device, report) if isinstance(device, str | torch.device) else device
     units = [
         unit
         for unit in units_of(checkpoint, dtype_word(dtype), hoisted=True).values()
@@ -98,12 +99,14 @@ def load_streamed_transformer(
         _load_rest(model, units, reader, where, dtype, merger, checkpoint)
         moving = [unit for unit in units if unit.kind != "rest"]
         sizes = Sizes(plan.slots, plan.slot_bytes, plan.ring_bytes, plan.chunk_bytes)
-        conveyor = conveyor_of(moving, plan.homes, sizes, where, reader, dtype, merger)
+        watch = HostWatch(max(unit.ram_bytes for unit in moving))
+        conveyor = conveyor_of(moving, plan.homes, sizes, where, reader, dtype, merger, has_room=watch.has_room)
     except BaseException:
         reader.close()
         raise
     store = Store(where, on_device=plan.results_home is Home.VRAM)
     driver = Driver(conveyor, where, _course(moving), shells.block, shells.texts, shells.modulations, store, dtype)
+    driver.seams.watch = watch
     install(model, driver)
     closing_with(model, driver, reader, where)
     if not plan.slots:
@@ -182,6 +185,7 @@ def conveyor_of(
     dtype: torch.dtype,
     merger: Merger | None = None,
     key_of: Callable[[TensorEntry], str] | None = None,
+    has_room: Callable[[int], bool] = lambda size_bytes: True,
 ) -> Conveyor:
     """A conveyor for ``units`` of one component; ``key_of`` names a tensor inside its unit."""
     wanted = wanted_dtype(units[0].component, dtype)
@@ -201,6 +205,7 @@ def conveyor_of(
         ring_bytes=sizes.ring_bytes,
         chunk_bytes=sizes.chunk_bytes,
         merger=merger,
+        has_room=has_room,
         courier=device.torch_device.type == "cuda",
     )
     reader.on_done = conveyor.notify

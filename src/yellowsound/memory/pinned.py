@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import mmap
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -23,6 +24,38 @@ class Registrar(Protocol):
     def register(self, address: int, size_bytes: int) -> bool: ...
 
     def unregister(self, address: int) -> None: ...
+
+
+class LimitedRegistrar:
+    """Stops asking once the system has refused, or past ``limit_bytes``; says so once through ``report``."""
+
+    def __init__(self, inner: Registrar, report: Callable[[str], None], limit_bytes: int | None = None) -> None:
+        self.limit_bytes = limit_bytes
+        self.report = report
+        self._inner = inner
+        self._sizes: dict[int, int] = {}
+        self._is_refused = False
+        self._lock = threading.Lock()
+
+    def register(self, address: int, size_bytes: int) -> bool:
+        with self._lock:
+            total = sum(self._sizes.values())
+            fits = self.limit_bytes is None or total + size_bytes <= self.limit_bytes
+            if not self._is_refused and fits and self._inner.register(address, size_bytes):
+                self._sizes[address] = size_bytes
+                return True
+            if not self._is_refused:
+                self._is_refused = True
+                self.report(
+                    f"page-locking was refused after {total / 2**30:.2f} GiB; further blocks stay in ordinary memory "
+                    "and are copied through the ring"
+                )
+            return False
+
+    def unregister(self, address: int) -> None:
+        with self._lock:
+            del self._sizes[address]
+            self._inner.unregister(address)
 
 
 class CudaRegistrar:
@@ -40,6 +73,15 @@ class CudaRegistrar:
     def unregister(self, address: int) -> None:
         if int(self._runtime.cudaHostUnregister(address)) != 0:
             _clear_cuda_error()
+
+
+def hides_its_pin_limit() -> bool:
+    """Whether this is WSL2, where page-locking stops at an unannounced amount and must be probed."""
+    try:
+        with open("/proc/version") as version:
+            return "microsoft" in version.read().lower()
+    except OSError:
+        return False
 
 
 def _clear_cuda_error() -> None:

@@ -22,11 +22,19 @@ if TYPE_CHECKING:
     from yellowsound.memory.conveyor import Counts
 
 
+FILLS_AT_ONCE = 4  # RAM homes being read into; more would take memory long before it is needed
+
+
 class Supply:
     """Promises reads for visits and queues their copies."""
 
-    def __init__(self, device: Device, reader: Reading, ring: Ring, counts: Counts) -> None:
+    def __init__(
+        self, device: Device, reader: Reading, ring: Ring, counts: Counts, has_room: Callable[[int], bool]
+    ) -> None:
+        self.turned: list[str] = []  # units whose RAM home had no room any more
         self._device, self._reader, self._ring, self._counts = device, reader, ring, counts
+        self._has_room = has_room
+        self._fills: list[Visit] = []
 
     def submit(self, visit: Visit) -> bool:
         """Promise the reads of ``visit``; False while the ring is full or its home is still filling."""
@@ -37,7 +45,13 @@ class Supply:
             if berth.fill is Fill.FILLING:
                 return False
             if berth.fill is Fill.EMPTY:
-                return self._fill_home(visit)
+                self._fills = [fill for fill in self._fills if not all(ticket.is_done for ticket in fill.tickets())]
+                if len(self._fills) >= FILLS_AT_ONCE:
+                    return False
+                if self._has_room(berth.parcel.host_bytes):
+                    return self._fill_home(visit)
+                berth.kind = "disk"
+                self.turned.append(visit.name)
             if berth.block is not None and self._device.can_copy_from(berth.block):
                 visit.parts.append(Part([], berth.block, 0, berth.parcel.moves))
                 return True
@@ -76,6 +90,7 @@ class Supply:
             tickets.append(self._reader.submit(self._read(cut, berth.block, cut.extent.host_offset, after=pin)))
         berth.fill, visit.fills = Fill.FILLING, True
         visit.parts.append(Part(tickets, berth.block, 0, berth.parcel.moves))
+        self._fills.append(visit)
         return True
 
     def _through_ring(self, visit: Visit) -> bool:

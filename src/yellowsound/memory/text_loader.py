@@ -99,7 +99,7 @@ def load_streamed_text_encoder(
     too. vision: the picture tower is there too. ``stack.close_streamed(model)`` gives everything back. Raises
     CheckpointError, ReadError.
     """
-    where = open_device(device) if isinstance(device, str | torch.device) else device
+    where = open_device(device, report) if isinstance(device, str | torch.device) else device
     units = [u for u in units_of(checkpoint, dtype_word(dtype)).values() if u.component == "text_encoder"]
     layers = sorted((unit for unit in units if unit.kind == "layer"), key=lambda unit: unit.index)
     model: Any = build_empty(checkpoint, "text_encoder")
