@@ -23,6 +23,9 @@ class FakeHub:
     status: int = 200  # of every answer, when not 200
     error_code: str = ""
     cut_after: dict[str, int] = field(default_factory=dict)  # path: bytes after which the connection breaks, once
+    fail_pieces_after: int | None = None  # answer this many requests with a Range, then 503
+    ignore_range: bool = False
+    served: dict[str, bytes] = field(default_factory=dict)  # bytes sent in place of the promised ones
     requests: list[tuple[str, str, str]] = field(default_factory=list)
     url: str = ""
 
@@ -94,14 +97,18 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(raw)
 
     def _file(self, name: str, body: bool) -> None:
-        data = self.hub.files[name]
-        wanted = self.headers.get("Range")
+        data = self.hub.served.get(name, self.hub.files[name])
+        wanted = None if self.hub.ignore_range else self.headers.get("Range")
+        if body and wanted and self.hub.fail_pieces_after is not None:
+            self.hub.fail_pieces_after -= 1
+            if self.hub.fail_pieces_after < 0:
+                return self._json({"error": "busy"}, 503)
         begin, _, end = wanted.removeprefix("bytes=").partition("-") if wanted else ("0", "", "")
         part = data[int(begin) : int(end) + 1 if end else None]
         self.send_response(206 if wanted else 200)
         if wanted:
             self.send_header("Content-Range", f"bytes {begin}-{int(begin) + len(part) - 1}/{len(data)}")
-        self.send_header("ETag", f'"{_identity(name, data)}"')
+        self.send_header("ETag", f'"{_identity(name, self.hub.files[name])}"')
         self.send_header("X-Repo-Commit", COMMIT)
         self.send_header("Accept-Ranges", "bytes")
         self.send_header("Content-Length", str(len(part)))

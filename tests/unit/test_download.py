@@ -112,6 +112,55 @@ def test_files_that_arrived_are_kept(hub: FakeHub, tmp_path: Path) -> None:
     assert len(hub.fetched("vae/diffusion_pytorch_model.safetensors")) == vae_fetches
 
 
+SMALL_PIECES = (
+    "from yellowsound.weights import pieces; pieces.PIECE_BYTES, pieces.THREADS = 100_000, 2\n"
+    "download.LARGE_BYTES = 2_000_000"
+)
+LARGEST = "audio_vae/diffusion_pytorch_model.safetensors"  # the only file of the tiny checkpoint above that
+
+
+def test_killed_download_goes_on_with_the_missing_pieces(hub: FakeHub, tmp_path: Path) -> None:
+    size = len(hub.files[LARGEST])
+    hub.fail_pieces_after = 5
+    code, line, stderr = run(tmp_path, hub.url, before=SMALL_PIECES)
+    assert code == 2 and "503" in line and "Traceback" not in stderr
+    assert 6 <= len(hub.fetched(LARGEST)) < -(-size // 100_000)
+    assert not list((tmp_path / "hf").rglob("snapshots/*/audio_vae/*.safe*"))
+    hub.fail_pieces_after, before = None, len(hub.requests)
+    code, got, stderr = run(tmp_path, hub.url, before=SMALL_PIECES)
+    assert code == 0, stderr
+    again = [r for method, path, r in hub.requests[before:] if method == "GET" and path.endswith(LARGEST)]
+    assert len(again) == -(-size // 100_000) - 5 and len(set(again)) == len(again)
+    assert (Path(got["folder"]) / LARGEST).read_bytes() == hub.files[LARGEST]
+    assert got["total"] - got["fetched"] == 500_000
+    assert not list((tmp_path / "hf").rglob("*.pieces")) and not list((tmp_path / "hf").rglob("*.done"))
+
+
+def test_wrong_bytes_are_not_kept(hub: FakeHub, tmp_path: Path) -> None:
+    data = bytearray(hub.files[LARGEST])
+    data[-1] ^= 1
+    hub.served[LARGEST] = bytes(data)
+    code, line, _ = run(tmp_path, hub.url, before=SMALL_PIECES)
+    assert code == 2 and "not the hub's" in line and not list((tmp_path / "hf").rglob("*.pieces"))
+    del hub.served[LARGEST]
+    assert run(tmp_path, hub.url, before=SMALL_PIECES)[0] == 0
+
+
+def test_a_proxy_that_ignores_ranges(hub: FakeHub, tmp_path: Path) -> None:
+    hub.ignore_range = True
+    code, line, _ = run(tmp_path, hub.url, before=SMALL_PIECES)
+    assert code == 2 and "ignores the Range header" in line
+
+
+def test_cut_piece_resumes_at_the_byte(hub: FakeHub, tmp_path: Path) -> None:
+    hub.cut_after[LARGEST] = 50_000
+    chunks = "import huggingface_hub.constants as c; c.DOWNLOAD_CHUNK_SIZE = 16384\n"
+    code, got, stderr = run(tmp_path, hub.url, before=chunks + SMALL_PIECES)
+    assert code == 0, stderr
+    assert (Path(got["folder"]) / LARGEST).read_bytes() == hub.files[LARGEST]
+    assert len(hub.fetched(LARGEST)) == -(-len(hub.files[LARGEST]) // 100_000) + 1
+
+
 def test_too_little_disk_refuses_before_the_first_byte(hub: FakeHub, tmp_path: Path) -> None:
     full = (
         "import shutil, collections; U = collections.namedtuple('U', 'total used free')\n"

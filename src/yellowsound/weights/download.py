@@ -1,13 +1,15 @@
 """Fetching a published checkpoint through huggingface_hub: asked first, room checked, resumed, verified. No torch.
 
-Files that arrived whole are kept, so the same command continues where it stopped; within one file a cut connection is
-taken up at the byte where it broke.
+The same command continues where it stopped: files that arrived whole are kept, and of large ones the pieces that did;
+within a run a cut connection is taken up at the byte where it broke.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from yellowsound.weights.catalog import Published, caches, problem, snapshot
+from yellowsound.weights.pieces import LARGE_BYTES, DamagedDownload, LargeFile, fetch
 
 SLACK_BYTES = 64 * 1024**2
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -39,6 +42,7 @@ class _Listing:
     revision: str
     total_bytes: int
     missing_bytes: int
+    large: tuple[LargeFile, ...]  # not in the cache yet
 
 
 def is_offline() -> bool:
@@ -58,6 +62,8 @@ def download(entry: Published, *, revision: str | None = None, quiet: bool = Fal
     with _explained(entry):
         listing = _ask(entry, revision or "main", cache)
         check_room(entry, cache, listing.missing_bytes)
+        for file in listing.large:
+            fetch(file, _endpoint(), None if quiet else _Progress(file))
         folder = _fetch(entry, revision or "main", cache, quiet)
     trouble = problem(entry, folder)
     if trouble is not None:
@@ -78,19 +84,27 @@ def check_room(entry: Published, cache: Path, needed_bytes: int) -> None:
 
 def _ask(entry: Published, revision: str, cache: Path) -> _Listing:
     """The commit behind ``revision``, its bytes, and those not yet in ``cache``."""
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.hf_api import RepoFile
 
     api = HfApi(endpoint=_endpoint())
     commit = str(api.model_info(entry.repository, revision=revision).sha)
     blobs = cache / entry.folder_name / "blobs"
-    total = missing = 0
+    total, missing, large = 0, 0, []
     for file in api.list_repo_tree(entry.repository, recursive=True, revision=commit):
-        if isinstance(file, RepoFile):
-            total += file.size
-            blob = file.lfs.sha256 if file.lfs is not None else file.blob_id
-            missing += 0 if (blobs / str(blob)).exists() else file.size
-    return _Listing(commit, total, missing)
+        if not isinstance(file, RepoFile):
+            continue
+        total += file.size
+        blob = blobs / (file.lfs.sha256 if file.lfs is not None else str(file.blob_id))
+        if blob.exists():
+            continue
+        if file.lfs is None or file.size < LARGE_BYTES:
+            missing += file.size
+            continue
+        url = hf_hub_url(entry.repository, file.path, revision=commit, endpoint=_endpoint())
+        large.append(LargeFile(url, blob, file.size, file.lfs.sha256))
+    missing += sum(file.missing_bytes() for file in large)
+    return _Listing(commit, total, missing, tuple(large))
 
 
 def _fetch(entry: Published, revision: str, cache: Path, quiet: bool) -> Path:
@@ -120,9 +134,11 @@ def _explained(entry: Published) -> Iterator[None]:
     import httpx
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    again = f"run `yellowsound weights download {entry.name}` again: whole files are kept"
+    again = f"run `yellowsound weights download {entry.name}` again: what arrived is kept"
     try:
         yield
+    except DamagedDownload as error:
+        raise DownloadError(f"{error}: {again}") from error
     except HfHubHTTPError as error:
         raise DownloadError(_refused(entry, error)) from error
     except LocalEntryNotFoundError as error:
@@ -161,6 +177,22 @@ def _refused(entry: Published, error: Any) -> str:
     if isinstance(error, RepositoryNotFoundError):
         return f"the hub has no {entry.repository}: it was renamed or withdrawn"
     return f"the hub answered {status}: {_short(error)}: try again later"
+
+
+class _Progress:
+    """A line on stderr every few seconds while a large file arrives."""
+
+    def __init__(self, file: LargeFile) -> None:
+        self._began = self._told = time.perf_counter()
+        self._first = file.size_bytes - file.missing_bytes()
+
+    def __call__(self, there: int, total: int) -> None:
+        now = time.perf_counter()
+        if now - self._told >= 2.0 or there == total:
+            self._told = now
+            speed = (there - self._first) / max(now - self._began, 1e-9)
+            line = f"{_gigabytes(there)} of {_gigabytes(total)}, {speed / 1e6:.0f} MB/s"
+            print(line, file=sys.stderr, flush=True)
 
 
 def _has_token() -> bool:
