@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -232,6 +235,37 @@ def test_a_cancel_is_seen_while_the_disk_is_waited_for(world: World) -> None:
     conveyor.abort()
     conveyor.close()
     reader.close()
+
+
+@pytest.mark.parametrize(("read_seconds", "block_seconds"), [(0.01, 0.03), (0.03, 0.01)])
+def test_reading_hides_behind_blocks_and_blocks_behind_reading(
+    world: World, read_seconds: float, block_seconds: float
+) -> None:
+    """A warm lap over disk homes takes the longer of the two times, not their sum."""
+
+    def slow(fd: int, buffers: Sequence[memoryview], offset: int, flags: int = 0) -> int:
+        time.sleep(read_seconds)
+        return os.preadv(fd, buffers, offset)
+
+    reader = Reader(threads=1, preadv=slow)
+    sizes = {"slots": 2, "ring_bytes": 4 * 65536, "chunk_bytes": 65536}
+    conveyor = Conveyor(InlineDevice(), reader, world.parcels, lay("DDDDDD"), courier=True, **sizes)
+    reader.on_done = conveyor.notify
+    names = list(world.parcels)
+    reads = sum(len(parcel.cuts(65536)) for parcel in world.parcels.values())
+    laps = []
+    for _ in range(5):
+        began = time.perf_counter()
+        conveyor.begin_lap(names, names)
+        for _name in names:
+            conveyor.acquire()
+            time.sleep(block_seconds)
+            conveyor.release()
+        laps.append(time.perf_counter() - began)
+    conveyor.close()
+    reader.close()
+    hidden, shown = sorted((reads * read_seconds, len(names) * block_seconds))
+    assert shown * 0.95 <= min(laps[1:]) < shown + hidden / 2
 
 
 def test_the_fake_device_poisons_what_is_freed() -> None:
