@@ -206,3 +206,25 @@ def test_bfloat16_rounds_to_nearest_even() -> None:
     values = np.random.default_rng(0).standard_normal(10_000).astype(np.float32)
     ours = torch.from_numpy(synth.encode(values, "BF16").view(np.int16)).view(torch.bfloat16)
     assert ours.equal(torch.from_numpy(values).to(torch.bfloat16))
+
+
+def test_text_parts_have_the_published_shapes() -> None:
+    from yellowsound.checkpoint import Component, TensorEntry
+    from yellowsound.weights.verify_shapes import check_component
+
+    entry = find("lite-distill")
+    assert entry is not None
+    plan = blueprint(entry, ["transformer", "text"], blocks=1)
+    parts = {part.name: part for part in plan.parts}
+    qwen, clip = parts["text_encoder"], parts["text_encoder_2"]
+    assert lay_out(qwen.tensors).size_bytes - len(lay_out(qwen.tensors).head) == 16_584_333_312
+    assert lay_out(clip.tensors).size_bytes - len(lay_out(clip.tensors).head) == 2 * 123_060_480
+    assert "model.layers.27.mlp.down_proj.weight" in qwen.tensors and "visual.merger.ln_q.weight" in qwen.tensors
+    for part, name in ((qwen, "Qwen2_5_VLForConditionalGeneration"), (clip, "CLIPTextModel")):
+        tensors = {key: TensorEntry(key, dtype, shape, Path("x"), 0, 0) for key, (dtype, shape) in part.tensors.items()}
+        check_component(Component(part.name, Path("x"), name, part.config, tensors))
+    assert set(plan.tokenizers) == {"tokenizer", "tokenizer_2"} and "tokenizer" not in plan.absent
+    for folder in plan.tokenizers.values():
+        assert (folder / "tokenizer.json").is_file()
+    toy = json.loads((plan.tokenizers["tokenizer"].parent / "text_encoder/config.json").read_text())
+    assert qwen.config["image_token_id"] == toy["image_token_id"]
