@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,13 +16,7 @@ from yellowsound.memory.driver import Course, Driver, Modulations
 from yellowsound.memory.extents import Parcel
 from yellowsound.memory.hoist import TOWERS, Store
 from yellowsound.memory.lora import Lora, LoraMerger
-from yellowsound.memory.parts import (
-    build_empty,
-    open_reader,
-    put_tensors,
-    read_tensors,
-    wanted_dtype,
-)
+from yellowsound.memory.parts import build_empty, inside_block, open_reader, put_tensors, read_tensors, wanted_dtype
 from yellowsound.memory.reader import Reader, Report
 from yellowsound.memory.shells import Shell, take_modulations
 from yellowsound.memory.stack import install
@@ -31,7 +24,6 @@ from yellowsound.memory.units import Home, Unit, units_of
 from yellowsound.memory.visit import NAMES_OF_DTYPES, HomeKind
 from yellowsound.memory.watch import HostWatch
 
-_INSIDE_BLOCK = re.compile(r"^(?:visual|video_text|audio_text)_transformer_blocks\.\d+\.(.+)$")
 _DTYPE_WORDS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 # A fused block's modulations, and the time embedding each takes (0: the video's, 1: the audio's) under fix_modulation.
 _MODULATIONS = {
@@ -210,12 +202,6 @@ def conveyor_of(
     )
     reader.on_done = conveyor.notify
     return conveyor
-
-
-def inside_block(entry: TensorEntry) -> str:
-    """A stored tensor's name inside its block; other names are whole."""
-    match = _INSIDE_BLOCK.match(entry.name)
-    return match[1] if match else entry.name
 
 
 def dtype_word(dtype: torch.dtype) -> Any:

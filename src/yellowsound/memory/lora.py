@@ -15,6 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from yellowsound.checkpoint import Checkpoint
+from yellowsound.memory.parts import inside_block
 from yellowsound.memory.units import Unit
 
 _PREFIXES = ("transformer.", "diffusion_model.", "base_model.model.", "")
@@ -122,8 +123,6 @@ class LoraMerger:
     def __init__(
         self, loras: Sequence[Lora], units: Sequence[Unit], checkpoint: Checkpoint, device: torch.device
     ) -> None:
-        from yellowsound.memory.loader import inside_block
-
         weights = {entry.name: (unit.name, inside_block(entry), entry) for unit in units for entry in unit.tensors}
         self._deltas: dict[str, dict[str, list[Delta]]] = {}
         for lora in loras:

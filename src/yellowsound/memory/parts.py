@@ -6,6 +6,7 @@ then its tensors arrive from the file in the dtype that the libraries' own loade
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -26,6 +27,8 @@ from yellowsound.weights.names import name_in_module
 BATCH_BYTES = 64 * 1024 * 1024  # tensors of a part travel in lots of about this size, through two slots
 RING_BYTES = 64 * 1024 * 1024
 THREADS = 4
+
+_INSIDE_BLOCK = re.compile(r"^(?:visual|video_text|audio_text)_transformer_blocks\.\d+\.(.+)$")
 
 DIFFUSERS_CLASSES = {
     "transformer": "Kandinsky6Transformer3DModel",
@@ -80,6 +83,12 @@ def _lots(tensors: Mapping[str, TensorEntry]) -> Iterator[list[tuple[str, Tensor
         size += item[1].size_bytes
     if lot:
         yield lot
+
+
+def inside_block(entry: TensorEntry) -> str:
+    """A stored tensor's name inside its block; other names are whole."""
+    match = _INSIDE_BLOCK.match(entry.name)
+    return match[1] if match else entry.name
 
 
 def by_module_name(component: str, entries: Iterable[TensorEntry]) -> dict[str, TensorEntry]:
