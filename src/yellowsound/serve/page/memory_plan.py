@@ -33,7 +33,7 @@ def machine_of(settings: Settings) -> Machine:
 def card_words(machine: Machine) -> str:
     """The card in words: name and memory, or that there is none."""
     if machine.device != "cuda":
-        return f"none: clips are made on the processor ({machine.name})"
+        return "none; clips are made on the processor"
     free, total = format_bytes(machine.vram_free_bytes), format_bytes(machine.vram_total_bytes)
     return f"{machine.name}, {free} of {total} free"
 

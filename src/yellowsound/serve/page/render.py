@@ -38,7 +38,12 @@ def environment() -> Environment:
     )
     found.globals["static"] = address
     found.filters.update(
-        seconds=words.seconds, size=words.size, moment=words.moment, short=words.short, number=words.number
+        seconds=words.seconds,
+        size=words.size,
+        moment=words.moment,
+        clock=words.clock,
+        short=words.short,
+        number=words.number,
     )
     return found
 

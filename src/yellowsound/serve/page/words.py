@@ -50,6 +50,11 @@ def moment(epoch_seconds: float | None) -> str:
         return f"{ago / 60:.0f} min ago"
     if ago < 86_400:
         return f"{ago / 3600:.0f} h ago"
+    return clock(epoch_seconds)
+
+
+def clock(epoch_seconds: float) -> str:
+    """Day and time of the server."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(epoch_seconds))
 
 
