@@ -109,6 +109,6 @@ def _check_equal(part: Part, key: str, other: Part, other_key: str) -> None:
     inner = other.config.get("text_config")
     source = inner if isinstance(inner, dict) and other_key in inner else other.config
     found, expected = source.get(other_key), _width(part, key)
-    if found != expected:
+    if found is not None and found != expected:
         file = other.folder / "config.json"
         refuse(file, f"{other_key}={found!r}", f"{expected} ({key} of {part.folder.name})", _MIXED)

@@ -285,10 +285,6 @@ def _drop_shard(document: dict[str, Any]) -> None:
     document["weight_map"] = {k: v for k, v in document["weight_map"].items() if "-00002-" not in v}
 
 
-def _wrong_total(document: dict[str, Any]) -> None:
-    document["metadata"]["total_size"] += 2
-
-
 def _escape(document: dict[str, Any]) -> None:
     document["weight_map"]["out_layer.out_layer.bias"] = "../vae/diffusion_pytorch_model.safetensors"
 
@@ -303,7 +299,6 @@ def _no_map(document: dict[str, Any]) -> None:
         (_drop_entry, "missing from the index"),
         (_foreign_entry, "no tensor ghost.weight"),
         (_drop_shard, "a shard the index does not name"),
-        (_wrong_total, "total_size"),
         (_escape, "no usable weight_map"),
         (_no_map, "no usable weight_map"),
     ],
@@ -314,6 +309,18 @@ def test_damaged_index(damaged: Path, change: Callable[[dict[str, Any]], None], 
     change(document)
     index.write_text(json.dumps(document))
     assert words in refusal(damaged)
+
+
+def test_wrong_total_is_only_told(damaged: Path) -> None:
+    from yellowsound.weights.describe import describe
+
+    index = shard(damaged)
+    assert describe(damaged).notes == ()
+    document = json.loads(index.read_text())
+    document["metadata"]["total_size"] += 2
+    index.write_text(json.dumps(document))
+    (note,) = describe(damaged).notes
+    assert "total_size" in note and str(index) in note
 
 
 def test_shards_without_index(damaged: Path) -> None:

@@ -154,6 +154,8 @@ def test_float32_list_written_down(tiny_sft: Path) -> None:
 
 def test_names_of_older_files() -> None:
     assert name_in_module("text_encoder_2", "text_model.embeddings.position_ids") is None
+    for more in ("text_projection.weight", "vision_model.encoder.x", "visual_projection.weight", "logit_scale"):
+        assert name_in_module("text_encoder_2", more) is None
     assert name_in_module("text_encoder_2", "text_model.final_layer_norm.bias") == "final_layer_norm.bias"
     for stored, name in {
         "visual.blocks.0.norm1.weight": "model.visual.blocks.0.norm1.weight",

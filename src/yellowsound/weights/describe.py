@@ -89,8 +89,15 @@ def describe(folder: Path) -> Description:
         absent=checkpoint.absent,
         parts=tuple(_facts(part) for part in checkpoint.components.values() if part.tensors),
         licences=entry.licences if entry else None,
-        notes=tuple(differences(checkpoint, entry)) if entry else (),
+        notes=(*_wrong_totals(checkpoint), *(differences(checkpoint, entry) if entry else ())),
     )
+
+
+def _wrong_totals(checkpoint: Checkpoint) -> Iterator[str]:
+    for part in checkpoint.components.values():
+        note = files.total_note(part.folder, files.weight_stem(part.name), part.tensors)
+        if note is not None:
+            yield note
 
 
 def published_like(transformer: Component) -> tuple[str, ...]:

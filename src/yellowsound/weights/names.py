@@ -8,7 +8,10 @@ from __future__ import annotations
 import re
 
 _QWEN_INNER = re.compile(r"^model\.(?!language_model\.|visual\.)")
-_IGNORED = {"text_encoder_2": re.compile(r"(^|\.)position_ids$")}  # a buffer that CLIP files of old carried
+# a buffer that CLIP files of old carried, and what a whole CLIP has beside its text half; transformers leaves them out
+_IGNORED = {
+    "text_encoder_2": re.compile(r"position_ids$|^text_projection\.|^visual_projection\.|^vision_model\.|^logit_")
+}
 
 
 def name_in_module(component: str, stored: str) -> str | None:
