@@ -54,6 +54,7 @@ def _fetch_once(url: str, rules: RemotePictures, deadline: float) -> bytes | str
     address, port = _checked_address(parts, rules)
     connection = _connect(parts, address, port, deadline)
     sock = connection.sock  # the response may take it over, and its time limit with it
+    response = None
     try:
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         headers = {
@@ -70,6 +71,8 @@ def _fetch_once(url: str, rules: RemotePictures, deadline: float) -> bytes | str
             raise _refused("could not be fetched")
         return _read(sock, response, rules, deadline)
     finally:
+        if response is not None:
+            response.close()
         connection.close()
 
 
