@@ -119,7 +119,8 @@ def check(folder: str, *, headers_only: Annotated[bool, Parameter(negative="")] 
     if json:
         print(json_module.dumps({**facts.to_json(), "shapes_compared": compared, "ok": True}, indent=2))
         return
-    print(f"{facts.name}: every file is whole, {len(facts.parts)} parts fit together")
+    parts = ", ".join(part.name for part in facts.parts)
+    print(f"{facts.name}: every file is whole and the parts fit together ({parts})")
     print("names and shapes are the models' own" if compared else "names and shapes were not compared with the models'")
     _print_differences(facts)
 

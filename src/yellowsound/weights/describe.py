@@ -88,7 +88,7 @@ def describe(folder: Path) -> Description:
         audio_latent_scale=None if audio is None else audio.config.get("scaling_factor"),
         absent=checkpoint.absent,
         parts=tuple(_facts(part) for part in checkpoint.components.values() if part.tensors),
-        licences=entry.licences if entry else None,
+        licences=entry.licences if entry and not checkpoint.name.startswith("synthetic-") else None,
         notes=(*_wrong_totals(checkpoint), *(differences(checkpoint, entry) if entry else ())),
     )
 
