@@ -16,7 +16,7 @@ from yellowsound.events import Cancelled, CancelToken, Event, Replanned
 from yellowsound.memory.device import Fence
 from yellowsound.memory.fake_device import FakeDevice
 from yellowsound.memory.loader import load_streamed_transformer
-from yellowsound.memory.stack import close_streamed, driver_of, end_clip, predict, prepare_clip, set_cancel
+from yellowsound.memory.stack import close_streamed, driver_of, end_clip, predict, prefill, prepare_clip, set_cancel
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -176,6 +176,18 @@ def test_the_same_prompt_again_moves_no_once_a_clip_weights(sft: Checkpoint) -> 
 
 def _clone(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return None if tensor is None else tensor.clone()
+
+
+@pytest.mark.parametrize("pattern", LAYOUTS)
+def test_reading_ahead_changes_nothing(sft: Checkpoint, pattern: str) -> None:
+    stock = stock_transformer(sft.folder, torch.float32)
+    model = load_streamed_transformer(sft, plan_of(sft, pattern), "cpu", torch.float32)
+    for seed in (1, 2):
+        prefill(model)
+        clip = make_clip(torch.float32, seed=seed)
+        assert equal(run_streamed(model, clip), run_in_turn(stock, clip))
+    prefill(model)
+    close_streamed(model)
 
 
 def test_a_cancel_stops_before_the_next_block(sft: Checkpoint) -> None:

@@ -144,6 +144,34 @@ def test_what_was_brought_ahead_for_another_order_is_dropped(world: World) -> No
         assert drive.end() == []
 
 
+def test_homes_that_were_read_ahead_stay_when_another_lap_begins(world: World) -> None:
+    for seed in range(6):
+        drive = Drive(world, lay("RRRDVR"), order="random", seed=seed)
+        drive.conveyor.begin_lap(["u0", "u1", "u2"])
+        assert drive.conveyor.unfilled(drive.names) == ["u5"]  # the others are on their way
+        drive.reader.serve_all()
+        read = drive.conveyor.counts.read_bytes
+        drive.lap(following=())
+        rest = [world.parcels[name] for name in ("u3", "u4", "u5")]
+        assert drive.conveyor.counts.read_bytes - read == sum(e.needed_bytes for p in rest for e in p.extents)
+        assert drive.end() == []
+
+
+def test_a_lap_that_was_begun_ahead_is_not_begun_again(world: World) -> None:
+    drive = Drive(world, lay("DDDDDD"), order="random")
+    drive.conveyor.begin_lap(["u0", "u1"], ["u2", "u3"])
+    read = drive.conveyor.counts.read_bytes
+    drive.conveyor.begin_lap(["u0", "u1"], ["u2", "u3"])
+    assert drive.conveyor.counts.read_bytes == read > 0
+    drive.block("u0")
+    drive.block("u1")
+    drive.lap(["u2", "u3"], [])
+    assert drive.conveyor.counts.read_bytes == sum(
+        e.needed_bytes for n in drive.names[:4] for e in world.parcels[n].extents
+    )
+    assert drive.end() == []
+
+
 def test_a_home_given_back_is_filled_again(world: World) -> None:
     for seed in range(10):
         drive = Drive(world, lay("VRDVRD"), order="random", seed=seed)

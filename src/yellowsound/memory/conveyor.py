@@ -11,10 +11,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
+from yellowsound.memory.arrival import Arrival, Merger
 from yellowsound.memory.device import Device, Fence, Stream
 from yellowsound.memory.extents import Parcel
 from yellowsound.memory.reader import CHUNK_BYTES, Reading
@@ -23,14 +23,6 @@ from yellowsound.memory.supply import Supply
 from yellowsound.memory.visit import Berth, Fill, HomeKind, Loaded, Slot, Visit
 
 _POLL_SECONDS = 0.1  # how soon a cancel is seen by a thread that waits for the disk
-
-
-class Merger(Protocol):
-    """Changes weights as they enter the device: ``names`` are the tensors of a unit that ``merge`` changes in place."""
-
-    def names(self, unit: str) -> frozenset[str]: ...
-
-    def merge(self, unit: str, tensors: Mapping[str, torch.Tensor]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -62,7 +54,8 @@ class Conveyor:
         courier: bool = False,
     ) -> None:
         self.counts = Counts()
-        self._device, self._reader, self._merger = device, reader, merger
+        self._device, self._reader = device, reader
+        self._arrival = Arrival(device, merger)
         self._berths = {name: Berth(parcel, parcel.cuts(chunk_bytes), homes[name]) for name, parcel in parcels.items()}
         self._slot_bytes = max([slot_bytes, *(parcel.slot_bytes for parcel in parcels.values())])
         self._slots = [Slot(index, device.alloc(self._slot_bytes)) for index in range(slots)]
@@ -94,6 +87,12 @@ class Conveyor:
             turned, self._supply.turned = self._supply.turned, []
             return turned
 
+    def unfilled(self, names: Sequence[str]) -> list[str]:
+        """Those of ``names`` whose RAM home is still empty."""
+        with self._changed:
+            chosen = [(name, self._berths[name]) for name in names]
+            return [name for name, berth in chosen if berth.kind == "ram" and berth.fill is Fill.EMPTY]
+
     def begin_lap(self, order: Sequence[str], following: Sequence[str] = ()) -> None:
         """Start a lap over ``order``; what runs ahead of its end takes ``following`` for the next lap.
 
@@ -102,10 +101,12 @@ class Conveyor:
         with self._changed:
             if self._held is not None:
                 raise RuntimeError(f"unit {self._held.name} was not released")
-            if [visit.name for visit in self._to_run] != list(order):
-                self._discard()
-                self._enqueue(order)
-            self._enqueue(following)
+            ahead = [visit.name for visit in self._to_run]
+            if ahead != [*order, *following]:
+                if ahead != list(order):
+                    self._discard()
+                    self._enqueue(order)
+                self._enqueue(following)
             self._pump()
 
     def acquire(self, check: Callable[[], None] = lambda: None) -> Loaded:
@@ -244,7 +245,7 @@ class Conveyor:
                 if part.chunk is not None and not part.is_copied:
                     part.chunk.drop()
             if visit.fills:
-                visit.berth.forget()
+                visit.keep_or_forget()
         for visit in self._to_run:
             if visit.slot is not None and visit.slot.user is visit:
                 visit.slot.user = None
@@ -274,7 +275,7 @@ class Conveyor:
             return False
         if not visit.is_submitted:
             return False
-        self._arrive(visit)
+        self._arrival.complete(visit)
         self._to_copy.popleft().is_issued = True
         return True
 
@@ -289,42 +290,6 @@ class Conveyor:
             self._device.wait(Stream.COPY, slot.free, Fence.SLOT_FREE)
             slot.user, visit.slot = visit, slot
         return True
-
-    def _arrive(self, visit: Visit) -> None:
-        """After the copies: casts, merges, what the home keeps; then the mark that blocks wait for."""
-        berth, slot = visit.berth, visit.slot
-        if slot is None:
-            visit.ready = berth.ready
-            return
-        self._device.run(lambda: berth.cast_in(slot), Stream.COPY)
-        self._merge(visit, slot)
-        if berth.kind == "vram":
-            if berth.buffer is None:  # given back earlier
-                berth.set_home(self._device.alloc(berth.parcel.compact_bytes))
-            self._device.run(lambda: berth.keep_from(slot), Stream.COPY)
-        visit.ready = self._device.record(Stream.COPY, Fence.READY)
-        berth.ready = visit.ready
-        if berth.kind == "ram":
-            berth.last_copy = self._device.record(Stream.COPY, Fence.HOME_COPIED)
-        if visit.fills:
-            berth.fill = Fill.FULL
-
-    def _merge(self, visit: Visit, slot: Slot) -> None:
-        """Merge on the device, in the dtype that runs; a home that holds that dtype takes the result back."""
-        berth = visit.berth
-        names = self._merger.names(visit.name) if self._merger is not None else frozenset()
-        if self._merger is None or not names or berth.is_merged:
-            return
-        merge, views = self._merger.merge, berth.views_in(slot)
-        self._device.run(lambda: merge(visit.name, views), Stream.COPY)
-        places = [place for place in berth.parcel.places if place.name in names]
-        if berth.kind == "ram" and berth.block is not None and self._device.can_copy_from(berth.block):
-            berth.is_merged = not any(place.is_cast for place in places)
-            for place in places if berth.is_merged else ():
-                start = berth.parcel.host_offset(place)
-                home = berth.block.bytes[start : start + place.stored_bytes]
-                merged = slot.buffer[place.slot_offset : place.slot_offset + place.stored_bytes]
-                self._device.copy(home, merged, Stream.COPY)
 
     def _wait_idle(self) -> None:
         for stream in Stream:

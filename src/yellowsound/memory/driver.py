@@ -8,67 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from yellowsound.events import CancelToken, OnEvent, Replanned
+from yellowsound.events import Replanned
 from yellowsound.memory.conveyor import Conveyor
+from yellowsound.memory.course import Call, Course, Modulations, Seams, Visual
 from yellowsound.memory.device import Device, Stream
 from yellowsound.memory.hoist import TOWERS, Branch, Hoist, Store, results_bytes, time_embeds
-from yellowsound.memory.shells import Lookup, Shell
-
-Visual = tuple[Tensor, Tensor | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Course:
-    """Names of the units in order: fused blocks, their modulations, and each tower's text blocks."""
-
-    blocks: tuple[str, ...]
-    modulations: tuple[str, ...]
-    texts: dict[str, tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Modulations:
-    """The modulations of a fused block: their shell, where each one's row goes, and which time embedding it takes."""
-
-    shell: Shell
-    names: tuple[str, ...]
-    lookups: tuple[Lookup, ...]
-    towers: tuple[int, ...]  # 0: the video's time embedding, 1: the audio's
-    widths: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class Call:
-    """One branch's pass through the fused blocks: the block's arguments, and (step, branch) if they were hoisted."""
-
-    args: tuple[Any, ...]
-    place: tuple[int, int] | None
-
-    @property
-    def time_embed(self) -> tuple[Tensor, Tensor]:
-        pair: tuple[Tensor, Tensor] = self.args[4]
-        return pair
-
-
-@dataclass(slots=True)
-class Seams:
-    """What others may hang in. ``check`` and ``watch`` run between blocks and between steps on the driving thread.
-
-    cancel: looked at before each block. after_block: called with (block, branch, output). watch: how many RAM homes
-    to give back now, asked before each step; ``on_event`` then tells a Replanned.
-    """
-
-    cancel: CancelToken = field(default_factory=CancelToken)
-    after_block: Callable[[int, int, Visual], None] | None = None
-    watch: Callable[[], int] | None = None
-    on_event: OnEvent | None = None
+from yellowsound.memory.shells import Shell
 
 
 class Driver:
@@ -109,8 +60,16 @@ class Driver:
             self._place = self._hoist.row_of(inputs["timestep"], Branch.of(inputs))
 
     def prefill(self) -> None:
-        """Start reading what lap one needs, while something else is being computed."""
-        self.conveyor.begin_lap(self._text_lap(), self._visual_lap(range(len(self.course.blocks))))
+        """Start reading ahead while something else is computed: RAM homes first, then what lap one begins with.
+
+        On a GPU the courier carries on by itself; the next ``prepare`` takes over whatever has arrived.
+        """
+        lap = self._visual_lap(range(len(self.course.blocks)))
+        empty = self.conveyor.unfilled([*self._text_lap(), *lap])
+        if empty:
+            self.conveyor.begin_lap(empty)
+        else:
+            self.conveyor.begin_lap(self._text_lap(), lap)
 
     def prepare(self, transformer: Any, timesteps: Tensor, branches: Sequence[Branch]) -> None:
         """Hoist a clip: text blocks now, modulations as they pass in the first step. Keeps results that still hold."""

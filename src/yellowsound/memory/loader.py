@@ -10,9 +10,11 @@ import torch
 from torch import nn
 
 from yellowsound.checkpoint import Checkpoint, TensorEntry
-from yellowsound.memory.conveyor import Conveyor, Merger
+from yellowsound.memory.arrival import Merger
+from yellowsound.memory.conveyor import Conveyor
+from yellowsound.memory.course import Course, Modulations
 from yellowsound.memory.device import Device, open_device
-from yellowsound.memory.driver import Course, Driver, Modulations
+from yellowsound.memory.driver import Driver
 from yellowsound.memory.extents import Parcel
 from yellowsound.memory.hoist import TOWERS, Store
 from yellowsound.memory.lora import Lora, LoraMerger

@@ -83,6 +83,13 @@ def end_clip(transformer: Any, *, forget: bool = False) -> None:
             driver.forget()
 
 
+def prefill(transformer: Any) -> None:
+    """Start reading ahead for the next clip while something else is computed; nothing to do for a resident model."""
+    driver = driver_of(transformer)
+    if driver is not None:
+        driver.prefill()
+
+
 def set_cancel(transformer: Any, cancel: CancelToken) -> None:
     """Look at ``cancel`` before each block."""
     driver = driver_of(transformer)

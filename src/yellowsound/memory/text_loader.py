@@ -69,6 +69,10 @@ class LayerStack(nn.Module):
             raise
         return hidden_states
 
+    def prefill(self) -> None:
+        """Start reading the first layers while something else is computed."""
+        self._conveyor.begin_lap(self._order, self._following)
+
     def _visit(self, number: int, compute: Callable[[], Tensor]) -> Tensor:
         self.cancel.check()
         self._shell.bind(self._conveyor.acquire(self.cancel.check).tensors)

@@ -145,6 +145,13 @@ class Visit:
         """The read that this visit waits for next, if it waits for one."""
         return next((found for part in self.parts if (found := part.waiting())), None)
 
+    def keep_or_forget(self) -> None:
+        """The visit is called off: a RAM home that was read whole stays, anything less is forgotten."""
+        if self.berth.kind == "ram" and all(ticket.is_done and ticket.error is None for ticket in self.tickets()):
+            self.berth.fill = Fill.FULL
+        else:
+            self.berth.forget()
+
     def tensors(self) -> dict[str, torch.Tensor]:
         return self.berth.home_views if self.slot is None else self.berth.views_in(self.slot)
 
