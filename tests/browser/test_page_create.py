@@ -52,6 +52,9 @@ def test_a_clip_is_made_watched_and_played_in_place(site: Site) -> None:
     job = site.api.job(job_id)
     assert job["status"] == "completed" and job["seed"] == 9007199254740993
     assert job["warnings"] == []
+    other = site.api.run("a newer clip above it")
+    expect(page.locator(f"#player-{other['id']}")).to_be_visible()
+    assert video.evaluate("video => !video.paused"), "the stream must not stop what plays"
 
 
 def test_a_refusal_stands_beside_its_field_and_takes_the_focus(site: Site) -> None:
