@@ -19,7 +19,7 @@ from yellowsound.demo.world import (
     sample_scene,
 )
 
-WORDINGS = 3  # captions of each kind for one clip
+WORDINGS = 2  # captions of each kind for one clip
 
 
 @dataclass

@@ -51,7 +51,7 @@ def guided(
     if scale == 1.0:
         return cond[0], cond[1]
     none = predict(model, video, audio, image, sigma, spread(empty, len(video)))
-    return tuple(u + scale * (c - u) for c, u in zip(cond, none, strict=True))  # type: ignore[return-value]
+    return tuple(u + scale * (c - u) for c, u in zip(cond, none, strict=True))
 
 
 def spread(text: Text, number: int) -> Text:

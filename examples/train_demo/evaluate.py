@@ -6,6 +6,7 @@ The sampler is the pipeline's loop with diffusers' own schedulers, for many prom
 from __future__ import annotations
 
 import copy
+import functools
 import multiprocessing
 import os
 from collections import defaultdict
@@ -27,7 +28,7 @@ from diffusers import (
     MMAudioVocoder,
     PiflowScheduler,
 )
-from latents import NEGATIVE, Encoder, Text, TextEncoders, picture
+from latents import NEGATIVE, Encoder, Text, TextEncoders
 from PIL import Image, ImageDraw
 from progress import autocast
 from torch import Tensor
@@ -119,7 +120,8 @@ def evaluate(work: Path, flavour: str, device: str, scales: list[float], number:
     sheet(work / f"sheet_{flavour}.png", prompts, clips[guidance])
     sheet(work / f"sheet_{flavour}_image.png", shown, moved)
     return {
-        "guidance": guidance, "steps": STEPS[flavour], "prompts": number, "tried": {str(k): v for k, v in tried.items()},
+        "guidance": guidance, "steps": STEPS[flavour], "prompts": number,
+        "tried": {str(k): v for k, v in tried.items()},
         "text": tried[guidance], "image": score(shown, moved),
         "same_seed_repeats": bool((one.frames == again.frames).all() and (one.waves == again.waves).all()),
         "least_difference_of_two_seeds": round(float(changed.min()), 3),
@@ -144,20 +146,18 @@ def image_prompts(maker: Maker, prompts: list[Prompt], seed: int = 3) -> tuple[l
     rng = np.random.default_rng(seed)
     shown = [sample_image_prompt(rng, p.scene) for p in prompts]
     batch = render.batch_of([p.scene for p in prompts], [sample_chance(rng) for _ in prompts]).to(maker.device)
-    with torch.no_grad(), autocast(maker.device):
-        latents = maker.vae.encode(picture(batch)).latent_dist.sample() * maker.vae.config.scaling_factor
-    return shown, latents[:, :, 0].permute(0, 2, 3, 1).float()
+    return shown, maker.encoder.image(batch)
+
+
+@functools.cache
+def _pool() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(min(os.cpu_count() or 1, 14), multiprocessing.get_context("spawn"))
 
 
 def score(prompts: list[Prompt], clips: Clips) -> dict[str, float]:
     """Per cent of the applicable prompts that pass, by question, with ``all`` for every question of a prompt."""
     jobs = [(p, f, w, SAMPLE_RATE) for p, f, w in zip(prompts, clips.frames, clips.waves, strict=True)]
-    workers = min(os.cpu_count() or 1, 14)
-    if workers > 2:
-        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-            answers = list(pool.map(judge, *zip(*jobs, strict=True), chunksize=4))
-    else:
-        answers = [judge(*job) for job in jobs]
+    answers = list(_pool().map(judge, *zip(*jobs, strict=True), chunksize=4))
     passed: dict[str, list[bool]] = defaultdict(list)
     for answer in answers:
         for question, right in answer.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,9 @@ from typing import Any
 import parts
 import render
 import torch
-from captions import WORDINGS, Captioned
+from captions import WORDINGS, captioned
 from diffusers import AutoencoderKLHunyuanVideo, MMAudioVAE
 from diffusers.pipelines.kandinsky6 import pipeline_kandinsky6_ti2va as stock
-from progress import autocast
 from torch import Tensor
 from transformers import AutoTokenizer, CLIPTextModel, Qwen2_5_VLForConditionalGeneration
 
@@ -53,9 +52,11 @@ class TextEncoders:
         self.clip = CLIPTextModel.from_pretrained(common / "text_encoder_2", dtype=torch.float32).to(device).eval()
 
     @torch.no_grad()
-    def __call__(self, prompts: Sequence[str], chunk: int = 2048) -> Text:
-        rows = [self._encode(prompts[i : i + chunk]) for i in range(0, len(prompts), chunk)]
-        return Text(*(torch.cat([getattr(r, name) for r in rows]) for name in ("tokens", "mask", "pooled")))
+    def __call__(self, prompts: Sequence[str], chunk: int = 1024) -> Text:
+        known = {text: i for i, text in enumerate(dict.fromkeys(prompts))}
+        texts, where = list(known), torch.tensor([known[p] for p in prompts], device=self.device)
+        rows = [self._encode(texts[i : i + chunk]) for i in range(0, len(texts), chunk)]
+        return Text(*(torch.cat([getattr(r, n) for r in rows])[where] for n in ("tokens", "mask", "pooled")))
 
     def _encode(self, prompts: Sequence[str]) -> Text:
         whole = stock._QWEN_CROP_START + TEXT_TOKENS
@@ -75,18 +76,32 @@ class Encoder:
         common = work / "common"
         self.device, self.window = device, window
         self.vae = parts.load(AutoencoderKLHunyuanVideo, common / "vae", device).eval()
+        self.vae.to(torch.bfloat16 if device == "cuda" else torch.float32)
         self.audio_vae = parts.load(MMAudioVAE, common / "audio_vae", device).eval()
 
     @torch.no_grad()
     def __call__(self, batch: render.Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Video (B, 13, 16, 24, 16), audio (B, 88, 40) and image latents (B, 16, 24, 16), channels last, scaled."""
-        with autocast(self.device):
-            video = self.vae.encode(render.whole_clip(batch, self.window)).latent_dist.mode()
-            image = self.vae.encode(picture(batch, self.window)).latent_dist.sample()
+        video = encode_tiles(self.vae, render.whole_clip(batch, self.window).to(self.vae.dtype))
         audio = self.audio_vae.vae.encode(self.audio_vae.mel_converter(render.sound(batch))).chunk(2, dim=1)[0]
-        video, image = (x * self.vae.config.scaling_factor for x in (video, image))
+        video = video.float() * self.vae.config.scaling_factor
         audio = audio * self.audio_vae.config.scaling_factor
-        return video.permute(0, 2, 3, 4, 1).float(), audio.permute(0, 2, 1).float(), image[:, :, 0].permute(0, 2, 3, 1)
+        return video.permute(0, 2, 3, 4, 1), audio.permute(0, 2, 1), self.image(batch)
+
+    @torch.no_grad()
+    def image(self, batch: render.Batch) -> Tensor:
+        """Latents (B, 16, 24, 16) of the pictures that the clips start from, sampled as the pipeline does."""
+        drawn = picture(batch, self.window).to(self.vae.dtype)
+        latents = self.vae.encode(drawn).latent_dist.sample().float() * self.vae.config.scaling_factor
+        return latents[:, :, 0].permute(0, 2, 3, 1)
+
+
+def encode_tiles(vae: Any, video: Tensor) -> Tensor:
+    """Mean latents of clips of 49 frames, (B, 16, 13, h, w): the stock tiled encoding, its full tiles in one batch."""
+    tiles = torch.cat([video[:, :, start : start + 17] for start in (0, 12, 24)])
+    full = vae.quant_conv(vae.encoder(tiles)).chunk(2, dim=1)[0].chunk(3)
+    rest = vae.quant_conv(vae.encoder(video[:, :, 36:])).chunk(2, dim=1)[0]
+    return torch.cat([full[0], full[1][:, :, 2:], full[2][:, :, 2:], rest[:, :, 2:]], dim=2)
 
 
 def picture(batch: render.Batch, window: render.Window = render.WHOLE) -> Tensor:
@@ -98,24 +113,28 @@ def picture(batch: render.Batch, window: render.Window = render.WHOLE) -> Tensor
 
 
 class Store:
-    """A ring of encoded clips with their captions, on the device; ``renew`` replaces the oldest ones."""
+    """Encoded clips with their captions, on the device: some to begin with, ``renew`` adds more, then replaces."""
 
-    def __init__(self, captions: Captioned, text: TextEncoders, encoder: Encoder, kept: int, chunk: int) -> None:
+    def __init__(
+        self, scenes: render.Batch, text: Text, image_text: Text, encoder: Encoder, *, first: int, chunk: int
+    ) -> None:
         self.encoder, self.chunk, self.next = encoder, chunk, 0
-        self.scenes = render.batch_of(captions.scenes, captions.chances).to(encoder.device)
-        self.text = text([p.text for p in captions.prompts])
-        self.image_text = text([p.text for p in captions.image_prompts])
-        self.kept = min(kept, len(captions.scenes)) // chunk * chunk
+        self.scenes, self.text, self.image_text = scenes.to(encoder.device), text, image_text
+        self.kept = len(scenes) // chunk * chunk
         shapes = [x.shape[1:] for x in encoder(self.scenes[:2])]
         self.video, self.audio, self.image = (
             torch.empty((self.kept, *s), device=encoder.device, dtype=torch.bfloat16) for s in shapes
         )
         self.owner = torch.zeros(self.kept, dtype=torch.long, device=encoder.device)
-        for _ in range(self.kept // chunk):
+        for _ in range(max(min(first, self.kept) // chunk, 1)):
             self.renew()
 
+    @property
+    def filled(self) -> int:
+        return min(self.next, self.kept)
+
     def renew(self) -> None:
-        """Encode the next ``chunk`` scenes, with fresh chances each time round, in place of the oldest."""
+        """Encode the next ``chunk`` scenes; when all are there, with fresh chances in place of the oldest."""
         rows = torch.arange(self.next, self.next + self.chunk, device=self.owner.device)
         source, place = rows % len(self.scenes), rows % self.kept
         batch = self.scenes[source]
@@ -129,8 +148,19 @@ class Store:
     def sample(self, number: int, *, with_image: bool) -> tuple[Tensor, Tensor, Tensor | None, Text]:
         """Random clips: video, audio, image latents (or None) as float32, and a wording for each."""
         device = self.owner.device
-        rows = torch.randint(self.kept, (number,), device=device)
+        rows = torch.randint(self.filled, (number,), device=device)
         wording = self.owner[rows] * WORDINGS + torch.randint(WORDINGS, (number,), device=device)
         image = self.image[rows].float() if with_image else None
         text = (self.image_text if with_image else self.text)[wording]
         return self.video[rows].float(), self.audio[rows].float(), image, text
+
+
+def new_store(
+    work: Path, text: TextEncoders, clips: int, seed: int, wait: Callable[[], None], window: render.Window, **sizes: int
+) -> Store:
+    """Caption ``clips`` scenes, encode the captions, ``wait`` for the autoencoders, encode the first clips."""
+    captions = captioned(clips, seed)
+    words, image_words = (text([p.text for p in which]) for which in (captions.prompts, captions.image_prompts))
+    wait()
+    scenes = render.batch_of(captions.scenes, captions.chances)
+    return Store(scenes, words, image_words, Encoder(work, text.device, window), **sizes)

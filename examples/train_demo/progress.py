@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import time
@@ -76,6 +77,22 @@ class Average:
             value.copy_(kept)
 
 
+class Half:
+    """A bf16 copy of a model that does the arithmetic, while the model keeps float32 weights for the optimiser."""
+
+    def __init__(self, master: nn.Module) -> None:
+        self.master, self.model = master, copy.deepcopy(master).bfloat16()
+
+    def give_gradients(self) -> None:
+        for full, half in zip(self.master.parameters(), self.model.parameters(), strict=True):
+            full.grad = None if half.grad is None else half.grad.float()
+            half.grad = None
+
+    @torch.no_grad()
+    def take_weights(self) -> None:
+        torch._foreach_copy_(list(self.model.parameters()), list(self.master.parameters()))
+
+
 class Log:
     """Losses as one JSON object a line, in a file and on the terminal."""
 
@@ -104,7 +121,6 @@ def device_name(asked: str) -> str:
 
 def prepare(device: str) -> None:
     """Fast float32 matrix products and convolution search on a GPU; one thread on a CPU."""
-    torch.backends.cudnn.benchmark = True
     torch._dynamo.config.suppress_errors = device == "cuda"  # train slower rather than not at all
     torch.set_float32_matmul_precision("high")
     if device == "cpu":

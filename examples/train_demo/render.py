@@ -31,7 +31,7 @@ from yellowsound.demo.world import (
 
 NUM_SAMPLES = 88 * 1024  # the audio latents of 49 frames
 HORIZON, GROUND = 84.0, 108.0
-Window = tuple[int, int, int, int]  # top, left, height, width
+Window = tuple[int | Tensor, int | Tensor, int, int]  # top, left (one for all or (B, 1, 1, 1)), height, width
 WHOLE: Window = (0, 0, HEIGHT, WIDTH)
 CUTOUT: Window = (64, 72, 32, 48)  # enough for a smoke run on a CPU
 VOICES = ("silent", "knock", "beep", "rising", "falling", "steady", "height")
@@ -148,8 +148,8 @@ def paint(batch: Batch, frames: Tensor, window: Window = WHOLE) -> tuple[Tensor,
     top, left, high, wide = window
     device = batch.x.device
     cx, cy, size, shown = (v[:, :, None, None] for v in centres(batch, frames.to(device) / FRAME_RATE))
-    row = torch.arange(top, top + high, device=device).view(1, 1, -1, 1) + 0.5
-    across = (torch.arange(left, left + wide, device=device).view(1, 1, 1, -1) + 0.5 - cx).abs()
+    row = torch.arange(high, device=device).view(1, 1, -1, 1) + 0.5 + top
+    across = (torch.arange(wide, device=device).view(1, 1, 1, -1) + 0.5 + left - cx).abs()
     down = row - cy
     shape = batch.shape.view(-1, 1, 1, 1)
     ball = (across.square() + down.square()).sqrt() - size
@@ -201,6 +201,17 @@ def _tone(batch: Batch, seconds: Tensor) -> Tensor:
 def _fade(since: Tensor, length: float, edge: float) -> Tensor:
     """1 inside 0..length, falling to 0 over ``edge`` seconds at both ends."""
     return (torch.minimum(since, length - since) / edge).clamp(0, 1)
+
+
+def around(batch: Batch, frame: float, high: int, wide: int) -> Window:
+    """For each scene a window of that size which holds the object at ``frame``, not always in the middle."""
+    seconds = torch.tensor([frame / FRAME_RATE], device=batch.x.device)
+    cx, cy, _, _ = centres(batch, seconds)
+    corner = []
+    for centre, size, whole in ((cy, high, HEIGHT), (cx, wide, WIDTH)):
+        jitter = (torch.rand_like(centre) - 0.5) * 0.6 * size
+        corner.append((centre + jitter - size / 2).clamp(0, whole - size).round().view(-1, 1, 1, 1))
+    return corner[0], corner[1], high, wide
 
 
 def whole_clip(batch: Batch, window: Window = WHOLE) -> Tensor:

@@ -40,13 +40,14 @@ def _one(a: argparse.Namespace, started: float) -> None:
     import render
     from progress import device_name
 
-    device = device_name(a.device)
-    window = render.CUTOUT if a.smoke else render.WHOLE
-    until = a.until or started + a.seconds
+    device, until = device_name(a.device), a.until or started + a.seconds
+    clips: dict[str, Any] = {"clips": a.clips, "first": a.first, "chunk": a.chunk, "fresh": a.fresh}
+    clips["window"] = render.CUTOUT if a.smoke else render.WHOLE
     if a.stage == "vae":
         import train_vae
 
-        train_vae.train(a.work, a.seconds, device, batch=a.batch or 16, window=window)
+        crop: dict[str, Any] = {"crop": (32, 48), "whole": False} if a.smoke else {}
+        train_vae.train(a.work, a.seconds, device, batch=a.batch or 4, **crop)
     elif a.stage == "audio":
         import train_audio
 
@@ -54,24 +55,12 @@ def _one(a: argparse.Namespace, started: float) -> None:
     elif a.stage == "flow":
         import train_flow
 
-        train_flow.train(
-            a.work,
-            until,
-            device,
-            batch=a.batch or 128,
-            clips=a.clips,
-            chunk=a.chunk,
-            fresh=a.fresh,
-            peak=a.peak or 2e-3,
-        )
+        train_flow.train(a.work, until, device, batch=a.batch or 64, peak=a.peak or 1.5e-3, **clips)
     elif a.stage == "piflow":
         import train_piflow
 
-        train_piflow.train(
-            a.work, until, device, guidance=a.guidance or best_guidance(a.work), batch=a.batch or 96,
-            clips=a.clips, chunk=a.chunk, fresh=a.fresh, peak=a.peak or 1e-3,
-            window=window,
-        )  # fmt: skip
+        scale = a.guidance or best_guidance(a.work)
+        train_piflow.train(a.work, until, device, guidance=scale, batch=a.batch or 64, peak=a.peak or 1e-3, **clips)
     else:
         _judge(a, device)
 
@@ -132,7 +121,7 @@ def _finish(running: list[subprocess.Popen[bytes]]) -> None:
 
 def _start(a: argparse.Namespace, stage: str, *more: str) -> subprocess.Popen[bytes]:
     given = ["--work", str(a.work), "--device", a.device, "--prompts", str(a.prompts)]
-    given += ["--clips", str(a.clips), "--chunk", str(a.chunk)]
+    given += ["--clips", str(a.clips), "--chunk", str(a.chunk), "--first", str(a.first)]
     given += ["--smoke"] if a.smoke else []
     given += ["--batch", str(a.batch)] if a.batch else []
     return subprocess.Popen([sys.executable, str(HERE), stage, *given, *more])
@@ -160,7 +149,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=120.0, help="time for one stage")
     parser.add_argument("--until", type=float, help="time.time() at which flow or piflow ends, instead of --seconds")
     parser.add_argument("--batch", type=int, help="clips a step; by default the stage's own")
-    parser.add_argument("--clips", type=int, default=24_576, help="captioned clips kept encoded")
+    parser.add_argument("--clips", type=int, default=16_384, help="captioned clips")
+    parser.add_argument("--first", type=int, default=4096, help="clips encoded before training starts")
     parser.add_argument("--chunk", type=int, default=64, help="clips encoded at once")
     parser.add_argument("--peak", type=float, help="highest learning rate; by default the stage's own")
     parser.add_argument("--fresh", action="store_true", help="new transformer weights; piflow: from the flow's")

@@ -10,7 +10,7 @@ import parts
 import render
 import torch
 from diffusers import MMAudioVAE, MMAudioVocoder
-from progress import Budget, Log, autocast, compiled, learning_rate, optimizer, prepare, set_rate
+from progress import Budget, Log, autocast, learning_rate, optimizer, prepare, set_rate
 from torch import Tensor
 from torch.nn import functional
 
@@ -48,15 +48,14 @@ def _train_vae(vae: MMAudioVAE, budget: Budget, log: Log, batch: int, device: st
         for parameter in vae.vae.parameters():
             if parameter.ndim == 3:
                 torch.nn.init.normal_(parameter, std=1 / math.sqrt(parameter[0].numel()))
-    encode, decode = compiled(vae.vae.encode, device), compiled(vae.vae.decode, device)
     optimiser, step = optimizer(vae, VAE_RATE, decay=0.0), 0
     while not budget.is_spent:
         set_rate(optimiser, learning_rate(budget.part, VAE_RATE))
         mel = _mel(vae, batch, device)[1]
-        mean, log_variance = encode(mel).chunk(2, dim=1)
+        mean, log_variance = vae.vae.encode(mel).chunk(2, dim=1)
         log_variance = log_variance.clamp(-30, 20)
         latents = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
-        error = ((decode(latents) - mel) / vae.vae.data_std).abs().mean()
+        error = ((vae.vae.decode(latents) - mel) / vae.vae.data_std).abs().mean()
         kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
         optimiser.zero_grad(set_to_none=True)
         (error + KL_WEIGHT * kl).backward()
@@ -81,13 +80,12 @@ def scale_latents(vae: MMAudioVAE, device: str, batch: int) -> None:
 
 
 def _train_vocoder(vocoder: MMAudioVocoder, vae: MMAudioVAE, budget: Budget, log: Log, batch: int, device: str) -> None:
-    run = compiled(lambda mel: vocoder.conv_post(_body(vocoder, mel)), device)
     optimiser, step = optimizer(vocoder, VOCODER_RATE, decay=0.0), 0
     while not budget.is_spent:
         set_rate(optimiser, learning_rate(budget.part, VOCODER_RATE))
         wave, mel = _segments(vae, batch, device)
         with autocast(device):
-            made = run(mel)
+            made = vocoder.conv_post(_body(vocoder, mel))
         loss = spectral_distance(made.float()[:, 0], wave)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()

@@ -10,22 +10,20 @@ import build
 import parts
 import render
 import torch
-from captions import captioned
 from denoiser import predict, shifted
 from diffusers import Kandinsky6Transformer3DModel
-from latents import NEGATIVE, Encoder, Store, Text, TextEncoders
+from latents import NEGATIVE, Store, Text, TextEncoders, new_store
 from progress import Average, Budget, Log, autocast, compiled, learning_rate, optimizer, prepare, set_rate
 from torch import Tensor
 
-PEAK_RATE, SHIFT, DROPPED = 2e-3, 3.0, 0.1
+PEAK_RATE, SHIFT, DROPPED = 1.5e-3, 3.0, 0.1
 AUDIO_WEIGHT = 1.0
 IMAGE_EVERY = 4  # each fourth batch starts from a picture
 
 
 def train(
-    work: Path, until: float, device: str, *, batch: int = 128, clips: int = 24_576, chunk: int = 64, fresh: bool,
-    peak: float = PEAK_RATE, renew_every: int = 4, wait_seconds: float = 300,
-    window: render.Window = render.WHOLE,
+    work: Path, until: float, device: str, *, batch: int = 64, clips: int = 16_384, first: int = 4096, chunk: int = 64,
+    fresh: bool, peak: float = PEAK_RATE, renew_every: int = 32, window: render.Window = render.WHOLE,
 ) -> None:  # fmt: skip
     """Train until ``until`` (time.time()) from the weights in ``work`` or, if ``fresh``, new ones; write the average.
 
@@ -33,17 +31,16 @@ def train(
     """
     prepare(device)
     log, folder = Log(work / "logs", "flow"), work / "flow" / "transformer"
-    captions = captioned(clips, seed=int(time.time()) % 100_000)
-    model = _fresh(device) if fresh else parts.load(Kandinsky6Transformer3DModel, folder, device)
-    network = compiled(model, device)
     text = TextEncoders(work, device)
     empty = text([NEGATIVE])
+    model = _fresh(device) if fresh else parts.load(Kandinsky6Transformer3DModel, folder, device)
+    network = compiled(model, device)
     if device != "cpu":
         _warm_up(network, model, batch, empty, device)
         log.write(compiled=True)
-    _wait(work, wait_seconds)
-    store = Store(captions, text, Encoder(work, device, window), clips, chunk)
-    log.write(encoded=store.kept, video_std=store.video.float().std(), audio_std=store.audio.float().std())
+    seed = int(time.time()) % 100_000
+    store = new_store(work, text, clips, seed, lambda: _wait(work, 300), window, first=first, chunk=chunk)
+    log.write(encoded=store.filled, video_std=store.video[:64].float().std(), audio_std=store.audio[:64].float().std())
     fit(model, network, store, empty, Budget(max(until - time.time(), 1.0)), log, batch, peak, renew_every)
     parts.save(model, folder, ready=True)
     log.write(done=True)

@@ -17,10 +17,9 @@ import architecture
 import parts
 import render
 import torch
-from captions import captioned
 from denoiser import guided, predict, shifted
 from diffusers import Kandinsky6Transformer3DModel
-from latents import NEGATIVE, Encoder, Store, Text, TextEncoders
+from latents import NEGATIVE, Store, Text, TextEncoders, new_store
 from progress import Average, Budget, Log, autocast, compiled, learning_rate, optimizer, prepare, set_rate
 from torch import Tensor
 
@@ -43,7 +42,8 @@ class Starts:
 
 
 def train(
-    work: Path, until: float, device: str, *, guidance: float, batch: int = 96, clips: int = 12_288, chunk: int = 64,
+    work: Path, until: float, device: str, *, guidance: float, batch: int = 64, clips: int = 4096, first: int = 2048,
+    chunk: int = 64,
     fresh: bool, peak: float = PEAK_RATE, window: render.Window = render.WHOLE,
 ) -> None:  # fmt: skip
     """Train until ``until`` (time.time()) from the flow's weights, or the student's own; write the averaged ones.
@@ -55,8 +55,8 @@ def train(
     teacher = parts.load(Kandinsky6Transformer3DModel, work / "flow" / "transformer", device).eval()
     student = widened(teacher) if fresh else parts.load(Kandinsky6Transformer3DModel, folder, device)
     text = TextEncoders(work, device)
-    store = Store(captioned(clips, seed=77), text, Encoder(work, device, window), clips, chunk)
-    log.write(encoded=store.kept)
+    store = new_store(work, text, clips, 77, lambda: None, window, first=first, chunk=chunk)
+    log.write(encoded=store.filled)
     lesson = Lesson(compiled(student, device), compiled(teacher, device), text([NEGATIVE]), guidance, device)
     optimiser, average, step = optimizer(student, peak, decay=0.0), Average(student, horizon=400), 0
     own: dict[bool, Starts | None] = {False: None, True: None}
@@ -64,6 +64,8 @@ def train(
     while not budget.is_spent:
         set_rate(optimiser, learning_rate(budget.part, peak))
         with_image = step % 4 == 3
+        if step % 32 == 31:
+            store.renew()
         starts = _starts(store, batch, own[with_image], with_image)
         seen, heard, own[with_image] = lesson(starts)
         optimiser.zero_grad(set_to_none=True)
@@ -138,7 +140,7 @@ class Lesson:
             wanted = self._ask(at, starts, level)
             for i, (clean, goal) in enumerate(zip(cleans, wanted, strict=True)):
                 losses[i] = losses[i] + self.errors(clean, goal, number, raw, level) / (len(stops) - 1)
-        return losses[0], losses[1], Starts(*latents[-1], starts.image, starts.text, number + 1)
+        return losses[0], losses[1], Starts(latents[-1][0], latents[-1][1], starts.image, starts.text, number + 1)
 
     @torch.no_grad()
     def _stroll(self, starts: Starts, cleans: list[Tensor]) -> tuple[list[Tensor], list[list[Tensor]]]:

@@ -6,7 +6,6 @@ their latents joined as ``AutoencoderKLHunyuanVideo`` joins them, and two window
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ import parts
 import render
 import torch
 from diffusers import AutoencoderKLHunyuanVideo
-from diffusers.models.autoencoders import autoencoder_kl_hunyuan_video as stock
-from progress import Budget, Log, autocast, compiled, learning_rate, optimizer, prepare, set_rate
+from progress import Budget, Half, Log, learning_rate, optimizer, prepare, set_rate
 from torch import Tensor
 from torch.nn import functional
 
@@ -24,82 +22,87 @@ PEAK_RATE, KL_WEIGHT, OBJECT_WEIGHT = 2e-3, 3e-4, 8.0
 
 
 def train(
-    work: Path, seconds: float, device: str, *, batch: int = 16, decoder_only_from: float = 0.75,
-    window: render.Window = render.WHOLE,
+    work: Path, seconds: float, device: str, *, batch: int = 4, crop: tuple[int, int] = (64, 96), freeze: float = 0.75,
+    whole: bool = True,
 ) -> None:  # fmt: skip
     """Train for ``seconds`` from the weights in ``work`` and write them back; log to ``work/logs``.
 
-    After ``decoder_only_from`` of the time the encoder is standardised, frozen and marked ready, so that latents can be
-    made while the decoder goes on learning, then with some noise on its input.
+    For half of the time on cut-outs around the object, then on whole pictures. After ``freeze`` of the time the encoder
+    is standardised, frozen and marked ready, so that latents can be made while the decoder goes on learning, then with
+    some noise on its input. ``whole=False`` keeps to cut-outs, for a smoke run.
     """
     prepare(device)
-    _pad_by_joining()
     folder, log, budget = work / "common" / "vae", Log(work / "logs", "vae"), Budget(seconds)
     vae = parts.load(AutoencoderKLHunyuanVideo, folder, device)
-    encode = compiled(lambda x: vae.quant_conv(vae.encoder(x)), device)
-    decode = compiled(lambda z: vae.decoder(vae.post_quant_conv(z)), device)
+    half = Half(vae) if device == "cuda" else None
+    network = half.model if half else vae
     optimiser, step, frozen = optimizer(vae, PEAK_RATE), 0, False
     while not budget.is_spent:
-        if budget.part >= decoder_only_from and not frozen:
-            standardise(vae, device, window)
-            parts.save(vae, folder, ready=True)
+        if budget.part >= freeze and not frozen:
+            _finish_encoder(vae, half, folder, device)
             frozen = True
         set_rate(optimiser, learning_rate(budget.part, PEAK_RATE))
-        losses = _losses(encode, decode, batch, device, frozen, window)
+        cut = crop if budget.part < 0.5 * freeze or not whole else render.WHOLE[2:]
+        losses = _losses(network, 4 * batch if cut == crop and whole else batch, device, cut, frozen)
         optimiser.zero_grad(set_to_none=True)
         (losses["picture"] + KL_WEIGHT * losses["kl"] * (not frozen)).backward()
+        if half:
+            half.give_gradients()
         torch.nn.utils.clip_grad_norm_(vae.parameters(), 1.0)
         optimiser.step()
+        if half:
+            half.take_weights()
         step += 1
         if log.is_due() or step == 1:
             log.write(step=step, **losses)
     if not frozen:
-        standardise(vae, device, window)
+        _finish_encoder(vae, half, folder, device)
     parts.save(vae, folder, ready=True)
     log.write(step=step, done=True)
 
 
-def _losses(
-    encode: Any, decode: Any, batch: int, device: str, frozen: bool, window: render.Window
-) -> dict[str, Tensor]:
+def _finish_encoder(vae: AutoencoderKLHunyuanVideo, half: Half | None, folder: Path, device: str) -> None:
+    standardise(vae, device)
+    if half:
+        half.take_weights()
+    parts.save(vae, folder, ready=True)
+
+
+def _losses(vae: Any, batch: int, device: str, cut: tuple[int, int], frozen: bool) -> dict[str, Tensor]:
     """Weighted L1 of the pictures and the mean KL of the latents, for ``batch`` random clips."""
     start = int(torch.randint(0, 21, ()))
     with torch.no_grad():
-        video, cover = render.paint(
-            render.random_batch(batch, device), torch.arange(start, start + CLIP_FRAMES), window
-        )
-        tiles = torch.cat([video[:, :, :TILE], video[:, :, STRIDE : STRIDE + TILE]])
+        scenes = render.random_batch(batch, device)
+        window = render.around(scenes, start + CLIP_FRAMES / 2, *cut)
+        video, cover = render.paint(scenes, torch.arange(start, start + CLIP_FRAMES), window)
+        tiles = torch.cat([video[:, :, :TILE], video[:, :, STRIDE : STRIDE + TILE]]).to(vae.dtype)
         weight = 1 + OBJECT_WEIGHT * functional.max_pool3d(cover, (1, 5, 5), 1, (0, 2, 2))
-    with autocast(device):
-        mean, log_variance = encode(tiles).float().chunk(2, dim=1)
+    with torch.set_grad_enabled(not frozen):
+        mean, log_variance = vae.quant_conv(vae.encoder(tiles)).float().chunk(2, dim=1)
         log_variance = log_variance.clamp(-30, 20)
-        noise = torch.randn_like(mean)
-        latents = mean + noise * (0.5 * log_variance).exp()
-        if frozen:  # the same compiled graph, but no gradient reaches the encoder
-            latents = latents.detach() + 0.05 * torch.randn_like(mean)
+        latents = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
         kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
-    first, second = latents.chunk(2)
+    if frozen:
+        latents = latents + 0.05 * torch.randn_like(mean)
+    first, second = latents.to(vae.dtype).chunk(2)
     joined = torch.cat([first, second[:, :, 2:]], dim=2)
     windows = torch.cat([joined[:, :, 0:5], joined[:, :, 3:8]])
-    with autocast(device):
-        pictures = decode(windows).float()
-    early, late = pictures.chunk(2)
+    early, late = vae.decoder(vae.post_quant_conv(windows)).float().chunk(2)
     error = (early - video[:, :, :TILE]).abs() * weight[:, :, :TILE]
     later = (late[:, :, 1:] - video[:, :, TILE - 4 :]).abs() * weight[:, :, TILE - 4 :]
     return {"picture": (error.mean() + later.mean()) / 2, "kl": kl}
 
 
 @torch.no_grad()
-def standardise(vae: AutoencoderKLHunyuanVideo, device: str, window: render.Window = render.WHOLE) -> None:
+def standardise(vae: AutoencoderKLHunyuanVideo, device: str) -> None:
     """Fold mean and spread of each latent channel into the 1x1x1 convolutions: latents become 0 +- 1, scaling 1.
 
     Channels that carry nothing (spread under 0.2) are only centred.
     """
     means, squares = [], []
-    for _ in range(4):
-        with autocast(device):
-            clip = render.draw(render.random_batch(8, device), torch.arange(TILE), window)
-            mean = vae.quant_conv(vae.encoder(clip)).float().chunk(2, dim=1)[0]
+    for _ in range(8 if device == "cuda" else 1):
+        clip = render.draw(render.random_batch(4, device), torch.arange(TILE), (40, 48, 64, 96))
+        mean = vae.quant_conv(vae.encoder(clip)).chunk(2, dim=1)[0]
         means.append(mean.mean((0, 2, 3, 4)))
         squares.append(mean.square().mean((0, 2, 3, 4)))
     centre = torch.stack(means).mean(0)
@@ -111,32 +114,3 @@ def standardise(vae: AutoencoderKLHunyuanVideo, device: str, window: render.Wind
     out.weight[:count] *= scale.view(-1, 1, 1, 1, 1)
     out.bias[:count] = (out.bias[:count] - centre) * scale
     out.bias[count:] += 2 * scale.log()
-
-
-def reconstruct(vae: AutoencoderKLHunyuanVideo, video: Tensor) -> Tensor:
-    """``video`` (B, 3, F, H, W) through the stock encode and decode, for the judge."""
-    with torch.no_grad():
-        return vae.decode(vae.encode(video).latent_dist.mode()).sample
-
-
-def psnr(a: Tensor, b: Tensor) -> float:
-    """Of pictures in -1..1, in dB."""
-    return -10 * math.log10(float(((a.float() - b.float()) / 2).square().mean()) + 1e-12)
-
-
-def _pad_by_joining() -> None:
-    """Replace the replicating pad of the causal convolutions by joins of slices: the same numbers, a fast backward."""
-
-    def forward(self: Any, hidden_states: Tensor) -> Tensor:
-        left, right, top, bottom, before, _ = self.time_causal_padding
-        x = hidden_states
-        if before:
-            x = torch.cat([x[:, :, :1]] * before + [x], dim=2)
-        if top:
-            x = torch.cat([x[:, :, :, :1]] * top + [x] + [x[:, :, :, -1:]] * bottom, dim=3)
-        if left:
-            x = torch.cat([x[..., :1]] * left + [x] + [x[..., -1:]] * right, dim=4)
-        result: Tensor = self.conv(x)
-        return result
-
-    stock.HunyuanVideoCausalConv3d.forward = forward
