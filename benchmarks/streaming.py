@@ -1,0 +1,158 @@
+"""Streaming: a model larger than the card, streamed by plan, against the same engine without any copy.
+
+``python benchmarks/streaming.py`` runs every session in a process of its own, under a card of 32 GB (a ballast process
+holds the rest) and a host of 60 GB (a memory cgroup without swap), and prints one table. Rows already under
+``--results`` are skipped; ``--minutes`` bounds the whole call. ``--smoke`` shows on a CPU that it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from common.caps import enter, group_figures, small_card, small_host, start_touching
+from common.results import Results, add_options, print_table, say, shown
+from sessions import Context, Session, sessions
+
+GRACE_SECONDS = 20  # a session that outlives the budget by this is stopped; its finished rows stay
+LEAST_SECONDS = 5
+
+
+def main() -> None:
+    options = _options()
+    results = Results("streaming", options)
+    known = sessions(options.blocks, options.small_blocks, options.smoke)
+    if options.inside:
+        inside(known[options.inside], results)
+        return
+    for name in options.sessions.split(","):
+        session = known[name]
+        if results.seconds_left < LEAST_SECONDS:
+            say(f"session {name}: left out, {results.seconds_left:.0f} s left")
+        elif any(results.is_wanted(session.row(row)) for row in session.rows):
+            inside(session, results) if options.smoke else outside(session, results)
+    print_table(("row", "status", "seconds a step", "result", "took s"), [_line(row) for row in results.rows()])
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--blocks", type=int, help="fused blocks of the large checkpoint (60 as published)")
+    parser.add_argument("--small-blocks", type=int, default=24, help="of the one for bit equality; half for guidance")
+    parser.add_argument("--sessions", default="cap32,cap16,equality,lite,w2", help="which, in this order")
+    parser.add_argument("--touch-gib", type=int, default=64, help="host memory to use once beforehand; 0: none")
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
+    parser.add_argument("--card-free", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--group", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def outside(session: Session, results: Results) -> None:
+    """Files and caps are made here, out of the cgroup; the rows in a child that begins inside it."""
+    options = results.options
+    say(f"session {session.name}: {session.weights.name}, about {session.seconds:.0f} s")
+    with ExitStack() as stack:
+        try:
+            toucher, options.touch_gib = start_touching(options.touch_gib), 0  # once a call
+            card = stack.enter_context(small_card(session.card_bytes))
+            session.weights.folder(options.data)
+            if toucher is not None:
+                toucher.wait()
+            group = stack.enter_context(small_host(session.host_bytes, session.name))
+            _run_child(session, results, card, group)
+        except (OSError, RuntimeError) as error:
+            say(f"session {session.name} was not begun: {error}")
+
+
+def _run_child(session: Session, results: Results, card: int | None, group: Path | None) -> None:
+    options = results.options
+    command = [sys.executable, __file__, "--inside", session.name, "--until", str(options.until)]
+    for name in ("results", "archive", "data", "commit", "rows", "blocks", "small_blocks"):
+        value = getattr(options, name)
+        command += [f"--{name.replace('_', '-')}={value}"] if value else []
+    command += [f"--card-free={card}"] if card else []
+    command += [f"--group={group}"] if group else []
+    try:
+        done = subprocess.run(command, timeout=max(results.seconds_left, 0) + GRACE_SECONDS)
+        ended = f"ended with {done.returncode}" if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        ended = "was stopped: its time was up"
+    if ended:
+        say(f"session {session.name} {ended}; memory group: {group_figures(group)}")
+        for row in session.rows:
+            if results.is_wanted(session.row(row)) and not results.path(session.row(row)).exists():
+                results.write(session.row(row), {"status": "failed", "reason": f"the session {ended}"})
+                break
+
+
+def inside(session: Session, results: Results) -> None:
+    """The child: into the cgroup first, then CUDA."""
+    options = results.options
+    enter(options.group)
+    import torch
+    from common.engines import Place
+    from common.workload import import_libraries
+    from sessions import capped, others
+
+    from yellowsound.checkpoint import Checkpoint
+    from yellowsound.measure.disk_speed import disk_speed
+
+    torch.set_grad_enabled(False)
+    import_libraries()
+    is_cuda = torch.cuda.is_available() and not options.smoke
+    folder = session.weights.folder(options.data)
+    speed = disk_speed(folder, seconds=3.0, test_bytes=1)
+    say(
+        f"disk: {speed.bytes_per_second / 1e9:.2f} GB/s over {speed.read_bytes / 1e9:.1f} GB, direct: {speed.is_direct}"
+    )
+    place = Place(
+        device=torch.device("cuda" if is_cuda else "cpu"),
+        dtype=torch.bfloat16 if is_cuda else torch.float32,
+        text_tokens=16 if options.smoke else 1024,
+        card_bytes=options.card_free,
+        host_bytes=session.host_bytes if options.group else None,
+        group=options.group,
+        disk_bytes_per_second=speed.bytes_per_second,
+    )
+    free = torch.cuda.mem_get_info()[0] if is_cuda else None
+    context = Context(
+        session, results, Checkpoint.open(folder), place, folder, options.smoke, options.card_free or free
+    )
+    place = capped.with_link(context)
+    context.place = place
+    run: dict[str, Any] = {
+        "cap32": capped.run, "cap16": others.disk_bound, "equality": others.equality, "lite": others.lite,
+        "w2": others.guidance,
+    }  # fmt: skip
+    run[session.name](context)
+
+
+def _line(row: dict[str, Any]) -> tuple[str, ...]:
+    """One line of the table."""
+    found = row.get("medians") or {}
+    if row["status"] != "ok":
+        return row["row"], row["status"], "-", str(row.get("reason", ""))[:60], shown(row.get("took_seconds"), ".1f")
+    seconds = found.get("step_seconds")
+    step = ", ".join(f"{k} {v:.3f}" for k, v in seconds.items()) if isinstance(seconds, dict) else shown(seconds)
+    return row["row"], "ok", step, _result(found), shown(row.get("took_seconds"), ".1f")
+
+
+def _result(found: dict[str, Any]) -> str:
+    """What a row is about, in a few words."""
+    words = ("ratio", "idle_share", "gap_share", "share_of_copy_time_under_kernels", "on_over_off", "equal")
+    parts = []
+    for word in words:
+        value = found.get(word)
+        if isinstance(value, dict):
+            parts += [f"{word} {arm} {number:.4f}" for arm, number in value.items()]
+        elif value is not None:
+            parts.append(f"{word} {value}" if isinstance(value, bool) else f"{word} {value:.4f}")
+    return ", ".join(parts) or "-"
+
+
+if __name__ == "__main__":
+    main()
