@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from yellowsound.request import Defaults
 from yellowsound.serve.errors import ApiError
 from yellowsound.serve.page import static, words
 from yellowsound.serve.page.form import to_api
 from yellowsound.serve.page.key import _own
+from yellowsound.serve.page.memory_plan import machine_of, planned
+from yellowsound.serve.served import Geometry, ServedModel
+from yellowsound.serve.settings import Settings
 
 PAGE = Path(static.__file__).parent
 # htmx.org 4.0.1 as published on the npm registry: dist/htmx.min.js, dist/ext/hx-sse.min.js and LICENSE
@@ -88,3 +92,19 @@ def test_empty_fields_are_not_sent() -> None:
     assert to_api(raw) == {"prompt": "a cat", "size": "64x48", "seconds": "2"}
     assert to_api({"prompt": "", "silent": "yes"}) == {"prompt": "", "generate_sound": "false"}
     assert to_api({"prompt": "a", "size": "other", "custom_size": "96x64"})["size"] == "96x64"
+
+
+def test_the_memory_plan_is_the_engines_own(tiny_sft: Path) -> None:
+    settings = Settings(device="cpu")
+    size = Defaults(width=96, height=64, num_frames=9)
+    model = ServedModel(name="tiny", source=str(tiny_sft), defaults=size, geometry=Geometry())
+    found = planned(model, machine_of(settings), settings)
+    assert found.plan is not None and (found.plan.geometry.width, found.plan.geometry.frames) == (96, 9)
+    assert {row.label: row.count for row in found.plan.classes}["fused blocks"] == 4
+
+
+def test_a_checkpoint_that_went_away_has_no_plan_but_a_reason(tmp_path: Path) -> None:
+    settings = Settings(device="cpu")
+    model = ServedModel(name="gone", source=str(tmp_path / "gone"), defaults=Defaults(), geometry=Geometry())
+    found = planned(model, machine_of(settings), settings)
+    assert found.plan is None and "gone" in found.reason
