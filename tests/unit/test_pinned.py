@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +13,24 @@ import torch
 from yellowsound.memory.pinned import HUGE_BYTES, HostBlock, LimitedRegistrar, PinWhenFull, probe_pin_limit
 
 MIB = 1 << 20
+
+
+def _huge_pages_on_request() -> bool:
+    try:
+        return "[never]" not in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    except OSError:
+        return False
+
+
+def _huge_bytes(address: int, size_bytes: int) -> int:
+    """Of the mappings that hold [address, address + size): how many bytes are in huge pages."""
+    total, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(found[1], 16) < address + size_bytes and int(found[2], 16) > address
+        elif inside and line.startswith("AnonHugePages:"):
+            total += int(line.split()[1]) * 1024
+    return total
 
 
 class Registrar:
@@ -37,6 +57,14 @@ def test_a_block_is_aligned_to_huge_pages_and_zero() -> None:
     assert block.address % HUGE_BYTES == 0 == block.bytes.data_ptr() % HUGE_BYTES
     assert block.bytes.numel() == 3 * MIB + 17
     assert not block.bytes.any()
+    block.close()
+
+
+@pytest.mark.skipif(not _huge_pages_on_request(), reason="this system gives no huge pages on request")
+def test_a_block_is_made_of_huge_pages() -> None:
+    block = HostBlock(64 * MIB)
+    block.populate()
+    assert _huge_bytes(block.address, block.size_bytes) >= 32 * MIB  # the rest may be fragmented away
     block.close()
 
 

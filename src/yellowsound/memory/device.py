@@ -156,7 +156,8 @@ class CudaDevice:
             return work()
 
     def record(self, stream: Stream, fence: Fence) -> torch.cuda.Event:
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        # Blocking: reading threads wait for it, and would otherwise spin on cores that somebody needs.
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(self._stream(stream))
         return event
 

@@ -103,7 +103,8 @@ class HostBlock:
         self.size_bytes = size_bytes
         self.is_pinned = False
         self._registrar = registrar
-        pages = mmap.mmap(-1, max(size_bytes, 1) + HUGE_BYTES)
+        # Private: Python's default is shared memory, which gets no huge pages.
+        pages = mmap.mmap(-1, max(size_bytes, 1) + HUGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(OSError, AttributeError):  # a kernel without huge pages is slower, not wrong
             pages.madvise(mmap.MADV_HUGEPAGE)
         base = ctypes.addressof(ctypes.c_char.from_buffer(pages))
