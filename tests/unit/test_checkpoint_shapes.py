@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,17 @@ def test_config_that_the_class_rejects(tiny_sft: Path, tmp_path: Path) -> None:
     (folder / "vae/config.json").write_text(json.dumps({**config, "block_out_channels": [7, 12, 16, 16]}))
     with pytest.raises(CheckpointError, match=r"vae/config\.json: found values AutoencoderKLHunyuanVideo rejects"):
         check_against_models(Checkpoint.open(folder))
+
+
+def test_shapes_after_a_stock_load(tiny_sft: Path) -> None:
+    """In a process whose first use of accelerate is diffusers' own, ``torch.device("meta")`` builds fail."""
+    code = (
+        "import sys, diffusers; from yellowsound.checkpoint import Checkpoint;"
+        "from yellowsound.weights.verify_shapes import check_against_models;"
+        "folder = sys.argv[1]; diffusers.MMAudioVAE.from_pretrained(folder + '/audio_vae');"
+        "check_against_models(Checkpoint.open(folder))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tiny_sft)], check=True)
 
 
 def test_building_leaves_no_memory(tiny_sft: Path) -> None:

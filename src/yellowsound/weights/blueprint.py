@@ -125,9 +125,9 @@ def _check(like: Published, wanted: list[str]) -> None:
 def _diffusers_part(name: str, **changed: Any) -> PartPlan:
     """A part at its class's default size, float32, shapes from the class itself on the meta device."""
     import diffusers
-    import torch
+    from accelerate import init_empty_weights
 
-    with torch.device("meta"):
+    with init_empty_weights():
         model = getattr(diffusers, _CLASSES[name])(**changed)
     tensors: Stored = {key: ("F32", tuple(value.shape)) for key, value in model.state_dict().items()}
     return PartPlan(name, json.loads(model.to_json_string()), tensors)

@@ -40,7 +40,7 @@ def toy_tokenizers() -> dict[str, Path]:
 
 def text_parts(tokenizers: dict[str, Path]) -> list[PartPlan]:
     """Both encoders, stored in bfloat16 under the names that their published files use."""
-    import torch
+    from accelerate import init_empty_weights
     from transformers import CLIPTextConfig, CLIPTextModel, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
     toy_qwen = read_json(tokenizers["tokenizer"].parent / "text_encoder" / "config.json")
@@ -48,7 +48,7 @@ def text_parts(tokenizers: dict[str, Path]) -> list[PartPlan]:
     inner = {**_QWEN_TEXT, **_picked(toy_qwen.get("text_config", toy_qwen), _TOKEN_IDS)}
     qwen_config = Qwen2_5_VLConfig(text_config=inner, vision_config=_QWEN_VISION, **_picked(toy_qwen, _QWEN_IDS))
     clip_config = CLIPTextConfig(**_CLIP, **_picked(toy_clip, _TOKEN_IDS))
-    with torch.device("meta"):
+    with init_empty_weights():
         qwen = Qwen2_5_VLForConditionalGeneration._from_config(qwen_config)
         clip = CLIPTextModel._from_config(clip_config)
     return [_part("text_encoder", qwen), _part("text_encoder_2", clip)]
