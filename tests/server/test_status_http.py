@@ -110,3 +110,10 @@ def test_two_checkpoints_of_one_name_are_refused() -> None:
     settings = Settings(checkpoints=("fake:k6", "fake:k6?distill=1"), allow_fake_engines=True)
     with pytest.raises(ValueError, match="NAME=FOLDER"):
         open_models(settings)
+
+
+def test_what_fits_no_plan_is_refused_at_once(start_server: Any, tiny_distill: Any) -> None:
+    api = start_server(checkpoints=(str(tiny_distill),), device="cpu", ram_bytes=1 << 30, wait_ready=False)
+    answer = api.send_form(prompt="a", size="1920x1088", num_frames=481)
+    assert answer.status_code == 400 and answer.json()["error"]["code"] == "does_not_fit"
+    assert "fewer frames" in answer.json()["error"]["message"] and api.count() == 0

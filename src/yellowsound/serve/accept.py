@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from yellowsound.serve.admission import refuse_unplannable
 from yellowsound.serve.errors import NO_RETRY, ApiError
 from yellowsound.serve.job import Job, NewJob, new_job_id
 from yellowsound.serve.jobs import IdempotencyConflict, QueueFull
@@ -29,7 +28,7 @@ def accept(service: Service, raw: Mapping[str, Any], owner: str, key: str | None
     if known is not None:
         return known
     submission = read_submission(raw, service.models, service.settings)
-    refuse_unplannable(submission.model, submission.request, service.settings)
+    service.admission.check(submission.model, submission.request, submission.picture is not None)
     _check_ready(service)
     job_id = new_job_id()
     warnings = [*submission.warnings, *_keep_picture(service, submission, job_id)]

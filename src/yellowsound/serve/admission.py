@@ -1,11 +1,71 @@
-"""Refuses at submission what no memory plan fits, before anybody waits for it."""
+"""Refuses at submission what no memory plan fits, before anybody waits for it.
+
+Looks at the machine once, before a worker has taken memory, and plans as the worker's engine will. Imports no torch.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
 from yellowsound.request import ClipRequest
-from yellowsound.serve.served import ServedModel
+from yellowsound.serve.errors import ApiError
+from yellowsound.serve.served import FAKE, ServedModel, ServedModels
 from yellowsound.serve.settings import Settings
 
+_REMEMBERED = 256
 
-def refuse_unplannable(model: ServedModel, request: ClipRequest, settings: Settings) -> None:
-    """Raise RequestError when the worker's machine cannot hold this clip."""
+
+class Admission:
+    """Plans requests for the workers' machine. On Ray, whose machines are elsewhere, everything is let through."""
+
+    def __init__(self, settings: Settings, models: ServedModels) -> None:
+        self._settings = settings
+        self._descriptions: dict[str, Any] = {}
+        self._plan = lru_cache(maxsize=_REMEMBERED)(self._refusal)
+        real = [model for model in models.all if not model.source.startswith(FAKE)]
+        if real and settings.ray is None:
+            self._look(real)
+
+    def check(self, model: ServedModel, request: ClipRequest, has_image: bool) -> None:
+        """Raise ApiError 400 ``does_not_fit`` when the clip cannot be made on this machine."""
+        if model.name not in self._descriptions:
+            return
+        refusal = self._plan(model.name, replace(request, prompt="plan", image="picture" if has_image else None))
+        if refusal is not None:
+            raise ApiError(400, "does_not_fit", f"this clip {refusal}", "size")
+
+    def _look(self, models: list[ServedModel]) -> None:
+        from yellowsound.checkpoint import Checkpoint
+        from yellowsound.memory.peaks import load_peaks
+        from yellowsound.memory.probe import this_machine
+        from yellowsound.memory.units import Dtype, describe
+
+        settings = self._settings
+        self._machine = this_machine(workers=settings.workers, cpu=settings.device == "cpu")
+        self._peaks = load_peaks(card=self._machine.name)
+        self._dtype: Dtype = "bfloat16" if self._machine.device == "cuda" else "float32"
+        for model in models:
+            self._descriptions[model.name] = describe(Checkpoint.open(model.source), self._dtype)
+
+    def _refusal(self, name: str, request: ClipRequest) -> str | None:
+        from yellowsound.memory.geometry import Geometry
+        from yellowsound.memory.plan import PlanError, plan
+
+        settings = self._settings
+        ram_bytes = None if settings.ram_bytes is None else settings.ram_bytes // settings.workers
+        geometry = Geometry.of(request, self._dtype)
+        try:
+            plan(
+                self._machine,
+                self._descriptions[name],
+                geometry,
+                vram_bytes=settings.vram_bytes,
+                ram_bytes=ram_bytes,
+                peaks=self._peaks,
+                expand=request.expand_prompt,
+            )
+        except PlanError as error:
+            return str(error)
+        return None

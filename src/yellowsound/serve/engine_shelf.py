@@ -58,7 +58,22 @@ def load_engine(source: str, recipe: str, options: WorkerOptions) -> Any:
     """A real engine on this worker's device and share of memory. Raises CheckpointError and device errors."""
     from yellowsound.engine import Engine
 
-    return Engine.load(source, device=options.device, recipe=recipe_of(recipe))
+    return Engine.load(
+        source,
+        device=options.device,
+        recipe=recipe_of(recipe),
+        vram_bytes=options.vram_bytes,
+        ram_bytes=_ram_bytes(options),
+    )
+
+
+def _ram_bytes(options: WorkerOptions) -> int | None:
+    """The most host memory this worker may take: its share of what there is, unless it was told."""
+    if options.ram_bytes is not None or options.ram_share >= 1:
+        return options.ram_bytes
+    from yellowsound.memory.budget import host_memory
+
+    return int(host_memory().budget_bytes * options.ram_share)
 
 
 def recipe_of(name: str) -> Any:

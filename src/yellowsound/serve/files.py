@@ -42,15 +42,21 @@ class JobFiles:
             raise ValueError("not a job id")
         return self.work / f"{job_id}-{attempt}.mp4"
 
-    def write(self, path: Path, data: bytes) -> None:
-        """Put ``data`` at ``path`` so that it is either whole or not there. Raises OSError."""
+    def write(self, path: Path, data: bytes, durable: bool = True) -> None:
+        """Put ``data`` at ``path`` so that it is either whole or not there. Raises OSError.
+
+        ``durable`` waits for the disk; a preview, which the next step replaces, need not.
+        """
         draft = self.work / f"{path.name}.part"
         try:
             with draft.open("wb") as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
-            self._rename(draft, path)
+                if durable:
+                    os.fsync(file.fileno())
+            os.replace(draft, path)
+            if durable:
+                _sync(path.parent)
         except OSError:
             draft.unlink(missing_ok=True)
             raise
@@ -60,7 +66,9 @@ class JobFiles:
         with draft.open("rb") as file:
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
-        self._rename(draft, self.path("clip", job_id))
+        path = self.path("clip", job_id)
+        os.replace(draft, path)
+        _sync(path.parent)
         return size
 
     def remove(self, job_id: str) -> None:
@@ -95,11 +103,11 @@ class JobFiles:
         """Free space on the disk that holds the files."""
         return shutil.disk_usage(self.root).free
 
-    @staticmethod
-    def _rename(draft: Path, path: Path) -> None:
-        os.replace(draft, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+
+def _sync(folder: Path) -> None:
+    """Make names in ``folder`` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -34,6 +34,11 @@ class NewJob:
     request: dict[str, Any]
     warnings: tuple[str, ...] = ()
 
+    @property
+    def kind(self) -> str:
+        """What makes run times comparable: model, recipe, geometry and steps."""
+        return kind_of(self.model, self.recipe, self.request)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -44,6 +49,7 @@ class Job:
     owner: str
     model: str
     recipe: str
+    kind: str
     status: str
     position: float
     request: dict[str, Any]
@@ -67,11 +73,6 @@ class Job:
     @property
     def is_live(self) -> bool:
         return self.status in LIVE
-
-    @property
-    def kind(self) -> str:
-        """What makes run times comparable: model, recipe, geometry and steps."""
-        return kind_of(self.model, self.recipe, self.request)
 
 
 def kind_of(model: str, recipe: str, request: dict[str, Any]) -> str:

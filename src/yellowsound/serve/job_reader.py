@@ -45,8 +45,13 @@ class JobReader(Database):
 
     def waiting_before(self, job: Job) -> int:
         """How many queued jobs stand before ``job``."""
-        query = "SELECT count(*) FROM jobs WHERE status = 'queued' AND (position, seq) < (?, ?)"
-        return self._number(query, job.position, job.seq)
+        return sum(self.ahead(job).values())
+
+    def ahead(self, job: Job) -> dict[str, int]:
+        """How many queued jobs of each kind stand before ``job``."""
+        query = "SELECT kind, count(*) FROM jobs WHERE status = 'queued' AND (position, seq) < (?, ?) GROUP BY kind"
+        with self.reading() as db:
+            return {row[0]: row[1] for row in db.execute(query, (job.position, job.seq))}
 
     def counts(self) -> dict[str, int]:
         """Number of jobs by status."""

@@ -262,9 +262,9 @@ def _insert(db: sqlite3.Connection, new: NewJob) -> None:
     (last,) = db.execute("SELECT coalesce(max(position), 0) FROM jobs WHERE status = 'queued'").fetchone()
     request, warnings = json.dumps(new.request), json.dumps(new.warnings)
     db.execute(
-        "INSERT INTO jobs (id, owner, model, recipe, status, position, request, warnings, created_at)"
-        " VALUES (?, ?, ?, ?, 'queued', ?, ?, ?, ?)",
-        (new.id, new.owner, new.model, new.recipe, last + 1, request, warnings, time.time()),
+        "INSERT INTO jobs (id, owner, model, recipe, kind, status, position, request, warnings, created_at)"
+        " VALUES (?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?)",
+        (new.id, new.owner, new.model, new.recipe, new.kind, last + 1, request, warnings, time.time()),
     )
 
 

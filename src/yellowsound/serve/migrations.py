@@ -12,6 +12,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             owner TEXT NOT NULL,
             model TEXT NOT NULL,
             recipe TEXT NOT NULL,
+            kind TEXT NOT NULL,
             status TEXT NOT NULL CHECK (status IN ('queued', 'in_progress', 'completed', 'failed')),
             position REAL NOT NULL,
             request TEXT NOT NULL,
@@ -32,7 +33,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             error_message TEXT,
             facts TEXT NOT NULL DEFAULT '{}'
         )""",
-        "CREATE INDEX jobs_by_status ON jobs (status, position, seq)",
+        "CREATE INDEX jobs_by_status ON jobs (status, position, seq, kind)",
         "CREATE INDEX jobs_by_end ON jobs (expires_at) WHERE expires_at IS NOT NULL",
         """CREATE TABLE events (
             id INTEGER PRIMARY KEY AUTOINCREMENT,

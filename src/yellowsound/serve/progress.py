@@ -69,8 +69,14 @@ class History:
             return max(0.0, elapsed * (100 - job.progress) / job.progress)
         return None
 
-    def waiting_seconds(self, ahead: list[Job], running: list[Job], workers: int) -> float | None:
-        """How long until a job behind ``ahead`` begins; None while a kind before it is unknown."""
-        parts = [self.remaining_seconds(job) for job in running] + [self.expected_seconds(job.kind) for job in ahead]
-        known = [part for part in parts if part is not None]
-        return sum(known) / max(1, workers) if len(known) == len(parts) else None
+    def waiting_seconds(self, ahead: dict[str, int], running: list[Job], workers: int) -> float | None:
+        """How long until a job behind ``ahead`` (number by kind) begins; None while a kind before it is unknown."""
+        total = 0.0
+        for seconds, count in [
+            *((self.remaining_seconds(job), 1) for job in running),
+            *((self.expected_seconds(kind), count) for kind, count in ahead.items()),
+        ]:
+            if seconds is None:
+                return None
+            total += seconds * count
+        return total / max(1, workers)

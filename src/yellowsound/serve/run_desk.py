@@ -76,7 +76,7 @@ class RunDesk:
         event = message.event
         if message.strip is not None:
             with contextlib.suppress(OSError):  # a full disk must not end a job for want of a preview
-                self._files.write(self._files.path("preview", job.id), message.strip)
+                self._files.write(self._files.path("preview", job.id), message.strip, durable=False)
                 data = {"previews": event["frames"], "preview_step": event["step"]}
                 self._store.advance(job.id, job.attempt, "preview", data)
             return

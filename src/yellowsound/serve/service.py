@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from fastapi import Request
 
+from yellowsound.serve.admission import Admission
 from yellowsound.serve.auth import Auth
 from yellowsound.serve.broadcast import Broadcast
 from yellowsound.serve.dispatch import Dispatcher
@@ -44,6 +45,7 @@ class Service:
     broadcast: Broadcast
     dispatcher: Dispatcher
     wire: Wire
+    admission: Admission
     lock: IO[str]
     started_at: float = field(default_factory=time.time)
     is_stopping: bool = False
@@ -93,7 +95,7 @@ def build_service(settings: Settings) -> Service:
     wire = Wire(settings, store, history, auth)
     service = Service(
         settings=settings, models=models, store=store, files=files, auth=auth, history=history, metrics=metrics,
-        broadcast=broadcast, dispatcher=dispatcher, wire=wire, lock=lock,
+        broadcast=broadcast, dispatcher=dispatcher, wire=wire, admission=Admission(settings, models), lock=lock,
     )  # fmt: skip
     metrics.watch(service.gauges)
     return service

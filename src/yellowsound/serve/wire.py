@@ -53,7 +53,7 @@ class Wire:
 
     def _ours(self, job: Job) -> dict[str, Any]:
         request, facts = job.request, job.facts
-        position = self._store.waiting_before(job) + 1 if job.status == "queued" else None
+        ahead = self._store.ahead(job) if job.status == "queued" else {}
         return {
             "seed": request["seed"],
             "num_inference_steps": request["num_inference_steps"],
@@ -62,11 +62,11 @@ class Wire:
             "recipe": job.recipe,
             "has_image": bool(request.get("has_image")),
             "has_audio": facts.get("has_audio", request["sample_audio"]),
-            "queue_position": position,
+            "queue_position": sum(ahead.values()) + 1 if job.status == "queued" else None,
             "stage": job.stage,
             "step": job.step,
             "total_steps": job.steps,
-            "eta_s": self._eta(job),
+            "eta_s": self._eta(job, ahead),
             "expected_s": self._history.expected_seconds(job.kind),
             "started_at": job.started_at,
             "attempt": job.attempt,
@@ -86,20 +86,19 @@ class Wire:
             "preview_url": f"{base}/preview?{query}" if job.previews else None,
         }
 
-    def _eta(self, job: Job) -> float | None:
+    def _eta(self, job: Job, ahead: dict[str, int]) -> float | None:
         if job.status == "in_progress":
             seconds = self._history.remaining_seconds(job)
         elif job.status == "queued":
-            seconds = self._queued_eta(job)
+            seconds = self._queued_eta(job, ahead)
         else:
             return None
         return None if seconds is None else round(seconds, 1)
 
-    def _queued_eta(self, job: Job) -> float | None:
+    def _queued_eta(self, job: Job, ahead: dict[str, int]) -> float | None:
         own = self._history.expected_seconds(job.kind)
-        if own is None:  # the common case of a new kind needs no look at the whole queue
+        if own is None:
             return None
-        ahead = [other for other in self._store.queued() if (other.position, other.seq) < (job.position, job.seq)]
         wait = self._history.waiting_seconds(ahead, self._store.running(), self._settings.workers)
         return None if wait is None else wait + own
 
