@@ -43,10 +43,10 @@ ARMS = {
         Arm("streamed", "streamed", "yellowsound, every block streamed from host memory (offload block)", 120, False),
         Arm("group-stream", "offloaded", "diffusers group offload, blocks, stream, page-locked weights", 180),
         Arm("resident-cudnn", "resident", "diffusers, all weights on the card, _native_cudnn attention", 120),
-        Arm("streamed-16gb", "streamed", "yellowsound, planned for 16 GB of card memory", 120, False),
         Arm("group-disk", "offloaded", "diffusers group offload, blocks, stream, to disk", 240),
         Arm("sequential", "offloaded", "diffusers sequential offload (accelerate)", 150),
         Arm("mmgp", "offloaded", "mmgp, blocks by budget, page-locked weights, asynchronous", 180),
+        Arm("streamed-16gb", "streamed", "yellowsound, planned for 16 GB of card memory", 120, False),
     )
 }
 

@@ -115,6 +115,7 @@ def inside(session: Session, results: Results) -> None:
         text_tokens=16 if options.smoke else 1024,
         card_bytes=options.card_free,
         host_bytes=session.host_bytes if options.group else None,
+        plan_host_bytes=session.host_bytes,
         group=options.group,
         disk_bytes_per_second=speed.bytes_per_second,
     )

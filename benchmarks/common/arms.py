@@ -142,7 +142,7 @@ def sequential(given: Given) -> Any:
 
 def mmgp(given: Given) -> Any:
     """Its own choice of residents, without its quantising. ImportError where it is not installed."""
-    from mmgp import offload
+    from mmgp import offload  # type: ignore[import-not-found]
 
     model = load_stock(given.checkpoint, given.dtype)
     offload.all(

@@ -76,9 +76,9 @@ def _make_group(limit_bytes: int, name: str) -> Path:
 
 def _cgroup_root() -> Path:
     for line in Path("/proc/mounts").read_text().splitlines():
-        _, place, kind = line.split()[:3]
+        _, mounted, kind = line.split()[:3]
         if kind == "cgroup2":
-            return Path(place)
+            return Path(mounted)
     place = Path("/tmp/yellowsound-cgroup")
     place.mkdir(exist_ok=True)
     done = subprocess.run(["mount", "-t", "cgroup2", "none", str(place)], capture_output=True, text=True)
@@ -122,7 +122,8 @@ def start_touching(gib: int) -> subprocess.Popen[bytes] | None:
 def touch(size_bytes: int) -> None:
     """Use that much memory once, then give it back: a virtual machine may have to grow first. For a child process."""
     Path("/proc/self/oom_score_adj").write_text("1000")  # if anything has to go, it is this process
-    began, pieces, patience = time.perf_counter(), [], 20
+    began, patience = time.perf_counter(), 20
+    pieces: list[mmap.mmap] = []
     while len(pieces) < size_bytes // TOUCH_PIECE and patience:
         if meminfo("MemAvailable") < 2 * TOUCH_PIECE:
             patience -= 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -26,7 +26,7 @@ def mark(device: torch.device) -> Any:
     """A place in the compute stream, or on a CPU this moment."""
     if device.type != "cuda":
         return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
 
@@ -149,9 +149,8 @@ def run_steps(
     guidance: float = 1.0,
     ask: Predict = predict,
     schedule: int = SCHEDULE,
-    during: Callable[[], None] = lambda: None,
 ) -> Timed:
-    """The first ``steps`` of the engine's own denoising loop. ``during`` runs when the loop has left, before the wait.
+    """The first ``steps`` of the engine's own denoising loop.
 
     No wait for the device between steps: the host runs ahead as far as it may.
     """
@@ -169,7 +168,6 @@ def run_steps(
             transformer, scheduler, latents, texts, guidance, schedule, predict=ask, on_step=notes.on_step, **prepare
         )  # fmt: skip
     except _Enough:
-        during()
         synchronize(device)
     finally:
         if clock is not None:

@@ -44,6 +44,7 @@ class Place:
     card_bytes: int | None = None
     host_bytes: int | None = None
     group: Path | None = None
+    plan_host_bytes: int | None = None  # the same as host_bytes where no group could be made: the plan keeps to it
     disk_bytes_per_second: float | None = None
     link_bytes_per_second: float | None = None
 
@@ -66,7 +67,7 @@ class Place:
         if self.group is None or self.host_bytes is None or meminfo("MemAvailable") > self.host_bytes * 1.05:
             return None
         shown = f"MemAvailable {meminfo('MemAvailable') / 1e9:.1f} GB"
-        budget._meminfo = lambda root: (2 * self.host_bytes, 2 * self.host_bytes)  # type: ignore[operator, assignment]
+        budget._meminfo = lambda root: (2 * self.host_bytes, 2 * self.host_bytes)  # type: ignore[operator]
         note = f"{shown} was ignored: the machine's memory grows on use, the cgroup alone decides"
         say(note)
         return note
@@ -171,6 +172,7 @@ def make_plan(
     """The plan for a shape on this machine, from shipped peaks only. Raises PlanError."""
     dtype = DTYPES[place.dtype]
     geometry = shape.geometry(steps, dtype, place.text_tokens)
+    ram_bytes = ram_bytes or place.plan_host_bytes
     return plan(
         place.machine(), describe(checkpoint, dtype), geometry, vram_bytes=vram_bytes, ram_bytes=ram_bytes,  # type: ignore[arg-type]
         offload=offload, peaks=load_peaks(card="none"),

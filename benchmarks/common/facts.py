@@ -44,7 +44,7 @@ def _versions() -> dict[str, str | None]:
 
         found |= {"cuda": torch.version.cuda, "torch": torch.__version__}
         if torch.cuda.is_available():
-            found["cudnn"] = str(torch.backends.cudnn.version())
+            found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
     except ImportError:
         pass
     return found

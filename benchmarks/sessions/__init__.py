@@ -30,6 +30,11 @@ class Session:
     rows: tuple[str, ...]
     seconds: float  # about what all rows take on an H200 once the weights are on disk
 
+    @property
+    def caps(self) -> dict[str, int | None]:
+        """What was asked for; what is in force is the place's."""
+        return {"card_bytes": self.card_bytes, "host_bytes": self.host_bytes}
+
     def row(self, what: str) -> str:
         return f"{self.name}.{what}.{self.weights.name}"
 
@@ -60,7 +65,7 @@ class Context:
 
     def measure(self, what: str, expected_seconds: float, make: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
         """One row of this session; failures and lack of time leave the other rows alone."""
-        caps = {"card_bytes": self.place.card_bytes, "host_bytes": self.place.host_bytes}
+        caps = {"card_bytes": self.place.card_bytes, "host_bytes": self.place.host_bytes, "asked": self.session.caps}
         about = {"session": self.session.name, "weights": self.session.weights.name, "blocks": self.blocks}
         name = self.session.row(what)
         return self.results.measure(name, expected_seconds, lambda: {**about, "caps": caps, **make()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -66,7 +67,7 @@ def _load(context: Context, planned: Any) -> tuple[Streamed, dict[str, Any]]:
 
 def memory_row(context: Context) -> dict[str, Any]:
     """What the caps are, how page-locked memory is charged, and the speeds that the plan is made with."""
-    ways = {"registered": lambda: _pin_registered(context)}
+    ways: dict[str, Callable[[], dict[str, Any]]] = {"registered": lambda: _pin_registered(context)}
     if context.place.device.type == "cuda":
         ways["torch"] = lambda: _pin_by_torch(context)
     return {

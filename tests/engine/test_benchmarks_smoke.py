@@ -95,3 +95,41 @@ def test_finished_rows_are_skipped_and_late_ones_left_out(both: tuple[Path, str,
     assert {file: file.stat().st_mtime_ns for file in (both[0] / "rows").iterdir()} == before
     run("streaming.py", data, f"--results={tmp_path}", "--sessions=lite", "--minutes=0.01")
     assert rows(tmp_path) == {}
+
+
+def event(kind: str, name: str, start: float, seconds: float, size: int = 0) -> dict[str, Any]:
+    return {"cat": kind, "name": name, "ts": start, "dur": seconds, "args": {"bytes": size}}
+
+
+def test_overlap_is_measured_on_unions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from common.overlap import figures  # type: ignore[import-not-found]
+
+    pinned, large = "Memcpy HtoD (Pinned -> Device)", 64 << 20
+    trace = [
+        event("kernel", "a", 0, 10),
+        event("kernel", "b", 5, 10),  # kernels: 0 to 15 and 20 to 30
+        event("kernel", "c", 20, 10),
+        event("gpu_memcpy", pinned, 12, 10, large),  # 12 to 22: five of ten under kernels
+        event("gpu_memcpy", pinned, 24, 2, large),  # wholly under
+        event("gpu_memcpy", pinned, 40, 2, 1000),  # a row, no weights
+        event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 40, 2, large),
+        {"ph": "M", "name": "process_name"},
+    ]
+    found = figures(trace)
+    assert found["share_of_copy_time_under_kernels"] == pytest.approx(7 / 12)
+    assert (found["copies"], found["copied_bytes"], found["copies_from_pageable_memory"]) == (2, 2 * large, 0)
+    assert found["kernel_seconds"] == pytest.approx(25e-6)
+
+
+def test_ratio_of_mirrored_runs_is_free_of_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from common.statistics import ratio
+
+    drift = [1.0, 1.1, 1.21, 1.331]  # each run slower than the one before, in the order A B B A
+    a = [[10 * drift[0], 11 * drift[0]], [10 * drift[3], 11 * drift[3]]]
+    b = [[10 * drift[1] * 1.02, 11 * drift[1] * 1.02], [10 * drift[2] * 1.02, 11 * drift[2] * 1.02]]
+    found = ratio(a, b)
+    assert found["ratio"] == pytest.approx(1.02)
+    assert found["interval_95"] == pytest.approx([1.02, 1.02])
+    assert found["noise_a"] == pytest.approx(0.331)
