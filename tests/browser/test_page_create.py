@@ -14,7 +14,7 @@ from playwright.sync_api import Page, Route, expect
 from .conftest import Site
 
 pytestmark = pytest.mark.browser
-SLOW, HELD = "[step=0.25]", "[step=600]"
+SLOW, HELD = "[step=1]", "[step=600]"
 
 
 def submit(page: Page, prompt: str, **fields: str) -> None:
