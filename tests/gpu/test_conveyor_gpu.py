@@ -1,13 +1,12 @@
-"""The conveyor on a real card: registered memory, streams, and the resident model's bits."""
+"""The conveyor on a real card: registered memory, its own stream, one graph for all blocks."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from streaming_world import LAYOUTS, equal, make_clip, plan_of, run_in_turn, stock_transformer
+from streaming_world import make_clip, plan_of
 
 from yellowsound.checkpoint import Checkpoint
 from yellowsound.memory.device import CudaDevice, Fence, Stream
@@ -44,60 +43,6 @@ def test_a_refused_registration_leaves_no_error_behind() -> None:
     assert float(torch.ones(8, device="cuda").sum()) == 8.0
     registrar.unregister(block.address)
     block.close()
-
-
-class _Spin:
-    """A device whose copies, or blocks, wait behind a kernel that spins."""
-
-    def __init__(self, stream: Stream, cycles: int) -> None:
-        self.stream, self.cycles = stream, cycles
-
-    def on(self, device: CudaDevice) -> CudaDevice:
-        copy, run = device.copy, device.run
-
-        def spun_copy(target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
-            with torch.cuda.stream(device._stream(stream)):
-                torch.cuda._sleep(self.cycles)
-            copy(target, source, stream)
-
-        def spun_run(work: Any, stream: Stream) -> Any:
-            if stream is Stream.COMPUTE:
-                torch.cuda._sleep(self.cycles)
-            return run(work, stream)
-
-        if self.stream is Stream.COPY:
-            device.copy = spun_copy  # type: ignore[method-assign]
-        else:
-            device.run = spun_run  # type: ignore[method-assign, assignment]
-        return device
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("pattern", LAYOUTS)
-@pytest.mark.parametrize("spin", [None, Stream.COPY, Stream.COMPUTE])
-def test_every_layout_gives_the_resident_bits(
-    tiny_sft: Path, pattern: str, dtype: torch.dtype, spin: Stream | None
-) -> None:
-    checkpoint = Checkpoint.open(tiny_sft)
-    stock = stock_transformer(tiny_sft, dtype).to("cuda")
-    clip = make_clip(dtype, image=True).to("cuda")
-    expected = run_in_turn(stock, clip)
-    stock.to("cpu")
-    device = CudaDevice(torch.device("cuda"))
-    if spin is not None:
-        device = _Spin(spin, 200_000).on(device)
-    for slots in (1, 2, 4):
-        model = load_streamed_transformer(checkpoint, plan_of(checkpoint, pattern, slots=slots), device, dtype)
-        with torch.no_grad():
-            prepare_clip(model, clip.timesteps, clip.branches)
-            outputs = [
-                output
-                for step in range(len(clip.timesteps))
-                for output in predict(model, [clip.inputs(step, branch) for branch in range(2)])
-            ]
-        assert equal(outputs, expected), slots
-        close_streamed(model)
-    device.close()
 
 
 def test_a_compiled_shell_serves_every_block_with_one_graph(tiny_sft: Path) -> None:
