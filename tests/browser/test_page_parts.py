@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from yellowsound.request import Defaults
+from yellowsound.serve.admission import Admission
 from yellowsound.serve.errors import ApiError
 from yellowsound.serve.page import static, words
 from yellowsound.serve.page.form import to_api
 from yellowsound.serve.page.key import _own
-from yellowsound.serve.page.memory_plan import machine_of, planned
-from yellowsound.serve.served import Geometry, ServedModel
+from yellowsound.serve.page.memory_plan import card_words, planned
+from yellowsound.serve.served import open_models
 from yellowsound.serve.settings import Settings
 
 PAGE = Path(static.__file__).parent
@@ -94,17 +95,19 @@ def test_empty_fields_are_not_sent() -> None:
     assert to_api({"prompt": "a", "size": "other", "custom_size": "96x64"})["size"] == "96x64"
 
 
-def test_the_memory_plan_is_the_engines_own(tiny_sft: Path) -> None:
-    settings = Settings(device="cpu")
-    size = Defaults(width=96, height=64, num_frames=9)
-    model = ServedModel(name="tiny", source=str(tiny_sft), defaults=size, geometry=Geometry())
-    found = planned(model, machine_of(settings), settings)
+def test_the_memory_plan_is_the_one_that_admits_jobs(tiny_sft: Path) -> None:
+    settings = Settings(checkpoints=(f"tiny={tiny_sft}",), device="cpu")
+    models = open_models(settings)
+    small = replace(models.default, defaults=replace(models.default.defaults, width=96, height=64, num_frames=9))
+    admission = Admission(settings, models)
+    found = planned(small, admission)
     assert found.plan is not None and (found.plan.geometry.width, found.plan.geometry.frames) == (96, 9)
     assert {row.label: row.count for row in found.plan.classes}["fused blocks"] == 4
+    assert card_words(settings, admission) == "none; clips are made on the processor"
 
 
-def test_a_checkpoint_that_went_away_has_no_plan_but_a_reason(tmp_path: Path) -> None:
-    settings = Settings(device="cpu")
-    model = ServedModel(name="gone", source=str(tmp_path / "gone"), defaults=Defaults(), geometry=Geometry())
-    found = planned(model, machine_of(settings), settings)
-    assert found.plan is None and "gone" in found.reason
+def test_what_fits_no_plan_says_why(tiny_sft: Path) -> None:
+    settings = Settings(checkpoints=(f"tiny={tiny_sft}",), device="cpu", ram_bytes=1 << 20)
+    models = open_models(settings)
+    found = planned(models.default, Admission(settings, models))
+    assert found.plan is None and "does not fit" in found.reason and "lacks" in found.reason

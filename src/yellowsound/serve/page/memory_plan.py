@@ -1,17 +1,15 @@
-"""The memory plan of every served checkpoint on this machine, as rows for the status page."""
+"""The memory plan of every served checkpoint, as the admission of new jobs makes it, for the status page."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from yellowsound.checkpoint import Checkpoint, CheckpointError
 from yellowsound.memory.budget import format_bytes
-from yellowsound.memory.geometry import Geometry
 from yellowsound.memory.machine import Machine
-from yellowsound.memory.plan import Plan, PlanError, plan
+from yellowsound.memory.plan import Plan, PlanError
 from yellowsound.memory.probe import this_machine
-from yellowsound.memory.units import Dtype, describe
-from yellowsound.request import ClipRequest, RequestError
+from yellowsound.request import ClipRequest
+from yellowsound.serve.admission import Admission
 from yellowsound.serve.served import FAKE, ServedModel
 from yellowsound.serve.settings import Settings
 
@@ -25,30 +23,26 @@ class PlannedModel:
     reason: str = ""
 
 
-def machine_of(settings: Settings) -> Machine:
-    """This machine as one worker of the server may use it."""
-    return this_machine(workers=settings.workers, cpu=settings.device == "cpu")
+def card_words(settings: Settings, admission: Admission) -> str:
+    """The card in words: name and memory, or why there is none."""
+    if settings.ray is not None:
+        return "on the machines of the Ray cluster"
+    machine = admission.machine or this_machine(workers=settings.workers, cpu=settings.device == "cpu")
+    return _words(machine)
 
 
-def card_words(machine: Machine) -> str:
-    """The card in words: name and memory, or that there is none."""
+def _words(machine: Machine) -> str:
     if machine.device != "cuda":
         return "none; clips are made on the processor"
     free, total = format_bytes(machine.vram_free_bytes), format_bytes(machine.vram_total_bytes)
-    return f"{machine.name}, {free} of {total} free"
+    return f"{machine.name}, {total}, of which {free} were free when the server started"
 
 
-def planned(model: ServedModel, machine: Machine, settings: Settings) -> PlannedModel:
+def planned(model: ServedModel, admission: Admission) -> PlannedModel:
     """The plan for the checkpoint's own size and length."""
-    if model.source.startswith(FAKE):
-        return PlannedModel(model.name, None, "a stand-in for tests has no weights to place")
-    dtype: Dtype = "bfloat16" if machine.device == "cuda" else "float32"
-    request = ClipRequest(prompt="plan").resolve(model.defaults)
-    share = None if settings.ram_bytes is None else settings.ram_bytes // settings.workers
     try:
-        description = describe(Checkpoint.open(model.source), dtype)
-        geometry = Geometry.of(request, dtype)
-        found = plan(machine, description, geometry, vram_bytes=settings.vram_bytes, ram_bytes=share)
-    except (CheckpointError, PlanError, RequestError, OSError) as error:
+        found = admission.plan(model, ClipRequest(prompt="plan").resolve(model.defaults))
+    except PlanError as error:
         return PlannedModel(model.name, None, str(error))
-    return PlannedModel(model.name, found)
+    reason = "a stand-in for tests has no weights to place" if model.source.startswith(FAKE) else "its machine plans it"
+    return PlannedModel(model.name, found, "" if found else reason)

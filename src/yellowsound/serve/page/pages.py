@@ -113,9 +113,9 @@ def show_status(request: Request, service: Here) -> Response:
 @router.get("/status/plan")
 def show_plan(service: Here) -> Response:
     """The card and the plan of every checkpoint; a part of its own because asking the driver takes a moment."""
-    machine = memory_plan.machine_of(service.settings)
-    plans = [memory_plan.planned(model, machine, service.settings) for model in service.models.all]
-    return part(fragment("plan.html", card=memory_plan.card_words(machine), plans=plans))
+    plans = [memory_plan.planned(model, service.admission) for model in service.models.all]
+    card_words = memory_plan.card_words(service.settings, service.admission)
+    return part(fragment("plan.html", card=card_words, plans=plans))
 
 
 @router.get("/videos")
