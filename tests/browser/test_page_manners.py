@@ -111,6 +111,23 @@ def test_the_page_asks_for_the_key_once(start_site: StartSite) -> None:
     page.wait_for_url("**/key?then=*")
 
 
+def test_keys_that_are_kept_apart_see_their_own_clips_only(start_site: StartSite) -> None:
+    site = start_site(key=KEY, api_keys=(KEY, "their key"), isolate_keys=True)
+    kept, failed = site.api.run("a private clip"), site.api.wait(site.api.create("[nan] a private failure")["id"])
+    page = site.open("/key")
+    page.get_by_label("Key").fill("their key")
+    page.get_by_role("button", name="Open").click()
+    page.wait_for_url(site.url + "/")
+    for path in ("/", "/clips", "/compare", "/status", f"/clips/{kept['id']}", f"/?image_from={kept['id']}"):
+        page.goto(site.url + path)
+        expect(page.locator("h1")).to_be_visible()
+        assert "private" not in page.content(), path
+    for action in ("cancel", "delete", "again", "next"):
+        answer = page.request.post(f"{site.url}/clips/{failed['id']}/{action}")
+        assert answer.status == 404, action
+    assert site.api.job(failed["id"])["id"] == failed["id"]
+
+
 def test_the_page_works_without_scripts(site: Site) -> None:
     page = site.open("/", java_script_enabled=False)
     page.get_by_label("Prompt", exact=True).fill("[step=600] without scripts")

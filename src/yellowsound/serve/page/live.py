@@ -21,7 +21,7 @@ from yellowsound.serve.routes.videos import Here, find_job
 from yellowsound.serve.service import Service
 
 router = APIRouter(route_class=PageRoute)
-LEAST_SECONDS = 0.25  # between two pictures of the same page
+LEAST_SECONDS, SEARCH_SECONDS = 0.25, 1.5  # between two pictures of a page; the gallery reads the whole table for one
 CLOCK_SECONDS = 1.0  # elapsed and remaining times move while something runs
 IDLE_SECONDS = 15.0
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -36,7 +36,8 @@ async def home(request: Request, service: Here) -> StreamingResponse:
 @router.get("/live/clips")
 async def clips(request: Request, service: Here, wanted: Annotated[Filter, Depends(filter_of)]) -> StreamingResponse:
     """A page of the gallery as it changes."""
-    return _answer(service, partial(regions.clips, service, regions.owner_filter(service, request), wanted))
+    draw = partial(regions.clips, service, regions.owner_filter(service, request), wanted)
+    return _answer(service, draw, SEARCH_SECONDS)
 
 
 @router.get("/live/clip/{video_id}")
@@ -47,16 +48,16 @@ async def clip(video_id: str, request: Request, service: Here) -> StreamingRespo
 
 
 @router.get("/live/status")
-async def machine(service: Here) -> StreamingResponse:
+async def machine(request: Request, service: Here) -> StreamingResponse:
     """Workers, disk and failures as they change."""
-    return _answer(service, partial(regions.machine, service))
+    return _answer(service, partial(regions.machine, service, regions.owner_filter(service, request)))
 
 
-def _answer(service: Service, draw: regions.Draw) -> StreamingResponse:
-    return StreamingResponse(_pictures(service, draw), media_type="text/event-stream", headers=_HEADERS)
+def _answer(service: Service, draw: regions.Draw, least_seconds: float = LEAST_SECONDS) -> StreamingResponse:
+    return StreamingResponse(_pictures(service, draw, least_seconds), media_type="text/event-stream", headers=_HEADERS)
 
 
-async def _pictures(service: Service, draw: regions.Draw) -> AsyncIterator[str]:
+async def _pictures(service: Service, draw: regions.Draw, least_seconds: float) -> AsyncIterator[str]:
     last = ""
     with service.broadcast.waiting() as news:
         while not service.broadcast.stopping:
@@ -64,7 +65,7 @@ async def _pictures(service: Service, draw: regions.Draw) -> AsyncIterator[str]:
             html = await anyio.to_thread.run_sync(draw)
             yield _message(html) if html != last else ": the same\n\n"
             last = html
-            await asyncio.sleep(LEAST_SECONDS)
+            await asyncio.sleep(least_seconds)
             is_busy = any(state["job"] or not state["ready"] for state in service.dispatcher.states())
             try:
                 async with asyncio.timeout(CLOCK_SECONDS if is_busy else IDLE_SECONDS):

@@ -107,7 +107,7 @@ def show_compare(
 @router.get("/status")
 def show_status(request: Request, service: Here) -> Response:
     """Card, memory plan, workers, disk and the last failures."""
-    return page(request, "status.html", live=regions.machine(service))
+    return page(request, "status.html", live=regions.machine(service, regions.owner_filter(service, request)))
 
 
 @router.get("/status/plan")

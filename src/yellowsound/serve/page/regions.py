@@ -63,9 +63,9 @@ def clip(service: Service, job_id: str) -> str:
     return fragment("live_clip.html", job=shown, spoken=spoken(*lists), **_state(service))
 
 
-def machine(service: Service) -> str:
+def machine(service: Service, owner: str | None) -> str:
     """Workers, disk and the last failures."""
-    failures = [card(service, job) for job in service.store.last_failures(10)]
+    failures = [card(service, job) for job in service.store.last_failures(10) if _is_of(job, owner)]
     return fragment("live_status.html", now=status(service), failures=failures, started_at=service.started_at)
 
 
