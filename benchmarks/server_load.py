@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ class LoadReport:
     poll_p50_ms: float
     poll_p99_ms: float
     polls: int
-    errors: int
+    errors: dict[str, int]
     completed: int
     rss_after_submit_mb: float
     rss_half_way_mb: float
@@ -87,7 +88,7 @@ class Load:
         self.ids: list[str] = []
         self.submit_ms: list[float] = []
         self.poll_ms: list[float] = []
-        self.errors = 0
+        self.errors: Counter[str] = Counter()
         self.done = asyncio.Event()
 
     async def submit(self) -> None:
@@ -123,12 +124,12 @@ class Load:
         began = time.perf_counter()
         try:
             answer = await self.client.request(method, path, json=json)
-        except httpx2.TransportError:
-            self.errors += 1
+        except httpx2.TransportError as error:
+            self.errors[type(error).__name__] += 1
             return None, 0.0
         took = (time.perf_counter() - began) * 1000
         if answer.status_code != 200:
-            self.errors += 1
+            self.errors[f"{method} {answer.status_code}"] += 1
             return None, took
         return answer, took
 
@@ -154,7 +155,7 @@ async def measure(client: httpx2.AsyncClient, pid: int, jobs: int, pollers: int,
         poll_p50_ms=quantile(load.poll_ms, 0.5),
         poll_p99_ms=quantile(load.poll_ms, 0.99),
         polls=len(load.poll_ms),
-        errors=load.errors,
+        errors=dict(load.errors),
         completed=completed,
         rss_after_submit_mb=after_submit,
         rss_half_way_mb=half_way,
@@ -196,7 +197,7 @@ def table(report: LoadReport) -> str:
         ("jobs, pollers", f"{report.jobs}, {report.pollers}"),
         ("submit p50, p99, max", submit),
         ("poll p50, p99", f"{report.poll_p50_ms:.1f}, {report.poll_p99_ms:.1f} ms ({report.polls} polls)"),
-        ("errors", str(report.errors)),
+        ("errors", ", ".join(f"{n} {kind}" for kind, n in report.errors.items()) or "none"),
         ("completed", f"{report.completed} in {report.seconds:.0f} s"),
         (
             "API memory after submit, half way, end",

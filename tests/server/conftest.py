@@ -22,6 +22,7 @@ from yellowsound.serve.main import Server
 from yellowsound.serve.settings import Limits, Settings
 
 configure_logging("error", as_json=True)
+collect_ignore = ["clients"]  # the official clients bring tests of their own
 
 
 class Api(httpx2.Client):

@@ -15,6 +15,6 @@ def test_sixty_jobs_and_ten_pollers() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert report["errors"] == 0 and report["completed"] == report["jobs"] == 60
+    assert report["errors"] == {} and report["completed"] == report["jobs"] == 60
     assert report["submit_p99_ms"] < 1000  # far above the goal of 50: CI's machines are shared
     assert report["growth_mb"] < 15 and report["polls"] > 0

@@ -12,6 +12,7 @@ from yellowsound.serve.service import Service
 from yellowsound.serve.settings import Settings
 
 GRACE_SECONDS = 5
+KEEP_ALIVE_SECONDS = 75  # longer than clients pause between polls: a connection closed under a request is an error
 
 
 def run_server(settings: Settings, log_level: str = "info") -> None:
@@ -27,6 +28,7 @@ def run_server(settings: Settings, log_level: str = "info") -> None:
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
     )
     names = ", ".join(model.name for model in service.models.all)
     where = f"http://{settings.host}:{settings.port}"
