@@ -36,10 +36,10 @@ AUDIO_VAE: dict[str, Any] = {
 VOCODER: dict[str, Any] = {
     "num_mels": MEL_BINS,
     "upsample_initial_channel": 128,
-    "upsample_rates": (8, 8, 4, 2),
-    "upsample_kernel_sizes": (16, 16, 8, 4),
-    "resblock_kernel_sizes": (3, 7),
-    "resblock_dilation_sizes": ((1, 3, 5), (1, 3, 5)),
+    "upsample_rates": (8, 8, 8),
+    "upsample_kernel_sizes": (16, 16, 16),
+    "resblock_kernel_sizes": (7,),
+    "resblock_dilation_sizes": ((1, 3),),
 }
 QWEN_TEXT: dict[str, Any] = {
     "hidden_size": TEXT_WIDTH,

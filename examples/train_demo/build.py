@@ -49,7 +49,7 @@ def build(out: Path, seed: int) -> None:
     torch.manual_seed(seed)
     _save(encoders.qwen(vocabulary.save_qwen(common / "tokenizer")), common / "text_encoder")
     _save(encoders.clip(vocabulary.save_clip(common / "tokenizer_2")), common / "text_encoder_2")
-    _save(_two_valued(AutoencoderKLHunyuanVideo(**architecture.VAE)), common / "vae")
+    _save(_two_valued(new_vae()), common / "vae")
     _save(_two_valued(MMAudioVAE(**architecture.AUDIO_VAE)), common / "audio_vae")
     _save(_two_valued(MMAudioVocoder(**architecture.VOCODER)), common / "vocoder")
     for flavour in architecture.FLAVOURS:
@@ -66,6 +66,18 @@ def new_transformer(flavour: str) -> Kandinsky6Transformer3DModel:
             torch.nn.init.normal_(parameter, std=0.02)
         elif parameter.ndim == 2:
             torch.nn.init.xavier_uniform_(parameter)
+    return model
+
+
+def new_vae() -> AutoencoderKLHunyuanVideo:
+    """A video autoencoder whose residual branches start closed: at first a plain chain of strided convolutions."""
+    model = AutoencoderKLHunyuanVideo(**architecture.VAE)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim < 2:
+            continue
+        torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
+        if "conv2.conv" in name or "to_out" in name:
+            torch.nn.init.zeros_(parameter)
     return model
 
 

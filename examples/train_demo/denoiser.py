@@ -14,7 +14,10 @@ def shifted(raw: Tensor, shift: float) -> Tensor:
     return shift * raw / (1 + (shift - 1) * raw)
 
 
-def predict(model: Any, video: Tensor, audio: Tensor, image: Tensor | None, sigma: Tensor, text: Text) -> Any:
+def predict(
+    model: Any, video: Tensor, audio: Tensor, image: Tensor | None, sigma: Tensor, text: Text,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Velocities (video, audio) at noise levels ``sigma`` (B,); with ``image`` it rides along as the tail frame.
 
     video: (B, 13, 16, 24, 16), audio: (B, L, 40), image: (B, 16, 24, 16). The tail's own prediction is dropped.
@@ -30,10 +33,10 @@ def predict(model: Any, video: Tensor, audio: Tensor, image: Tensor | None, sigm
         frames = torch.arange(video.shape[1] - 1, device=video.device)
         positions = (torch.cat([frames, frames.new_zeros(1)]), rows, columns)
     seen, heard = model(
-        hidden_states=torch.cat([video, torch.zeros_like(video), mask], dim=-1),
-        audio_hidden_states=audio,
-        encoder_hidden_states=text.tokens,
-        pooled_projections=text.pooled,
+        hidden_states=torch.cat([video, torch.zeros_like(video), mask], dim=-1).to(dtype),
+        audio_hidden_states=audio.to(dtype),
+        encoder_hidden_states=text.tokens.to(dtype),
+        pooled_projections=text.pooled.to(dtype),
         timestep=sigma * 1000,
         visual_rope_pos=positions,
         encoder_attention_mask=text.mask,
@@ -44,14 +47,16 @@ def predict(model: Any, video: Tensor, audio: Tensor, image: Tensor | None, sigm
 
 
 def guided(
-    model: Any, video: Tensor, audio: Tensor, image: Tensor | None, sigma: Tensor, text: Text, empty: Text, scale: float
-) -> tuple[Tensor, Tensor]:
+    model: Any, video: Tensor, audio: Tensor, image: Tensor | None, sigma: Tensor, text: Text, empty: Text,
+    scale: float, dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Classifier-free guidance as the pipeline does it, against the negative prompt ``empty`` (one row)."""
-    cond = predict(model, video, audio, image, sigma, text)
+    cond = predict(model, video, audio, image, sigma, text, dtype)
     if scale == 1.0:
-        return cond[0], cond[1]
-    none = predict(model, video, audio, image, sigma, spread(empty, len(video)))
-    return tuple(u + scale * (c - u) for c, u in zip(cond, none, strict=True))
+        return cond
+    none = predict(model, video, audio, image, sigma, spread(empty, len(video)), dtype)
+    seen, heard = (u + scale * (c - u) for c, u in zip(cond, none, strict=True))
+    return seen, heard
 
 
 def spread(text: Text, number: int) -> Text:

@@ -87,6 +87,7 @@ class Maker:
             audio = beside.step(heard, time, audio, return_dict=False)[0]
         return video, audio
 
+    @torch.no_grad()
     def _decode(self, video: Tensor, audio: Tensor, chunk: int = 10) -> Clips:
         frames, waves = [], []
         for i in range(0, len(video), chunk):

@@ -100,7 +100,7 @@ def encode_tiles(vae: Any, video: Tensor) -> Tensor:
     """Mean latents of clips of 49 frames, (B, 16, 13, h, w): the stock tiled encoding, its full tiles in one batch."""
     tiles = torch.cat([video[:, :, start : start + 17] for start in (0, 12, 24)])
     full = vae.quant_conv(vae.encoder(tiles)).chunk(2, dim=1)[0].chunk(3)
-    rest = vae.quant_conv(vae.encoder(video[:, :, 36:])).chunk(2, dim=1)[0]
+    rest: Tensor = vae.quant_conv(vae.encoder(video[:, :, 36:])).chunk(2, dim=1)[0]
     return torch.cat([full[0], full[1][:, :, 2:], full[2][:, :, 2:], rest[:, :, 2:]], dim=2)
 
 

@@ -6,11 +6,12 @@ import copy
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 class Budget:
@@ -78,19 +79,73 @@ class Average:
 
 
 class Half:
-    """A bf16 copy of a model that does the arithmetic, while the model keeps float32 weights for the optimiser."""
+    """A copy of a model, in bf16 on a GPU, that does the arithmetic; the model keeps float32 for the optimiser.
+
+    Buffers (rotary tables) stay as they are: rounded ones would turn by other angles.
+    """
 
     def __init__(self, master: nn.Module) -> None:
-        self.master, self.model = master, copy.deepcopy(master).bfloat16()
+        self.model: Any = copy.deepcopy(master)
+        self.weights: list[Tensor] = list(master.parameters())
+        self.halves: list[Any] = list(self.model.parameters())
+        self.dtype = torch.bfloat16 if self.weights[0].is_cuda else torch.float32
+        for half in self.halves:
+            half.data = half.data.to(self.dtype)
+        self.gradients = [torch.zeros_like(w) for w in self.weights]
 
-    def give_gradients(self) -> None:
-        for full, half in zip(self.master.parameters(), self.model.parameters(), strict=True):
-            full.grad = None if half.grad is None else half.grad.float()
-            half.grad = None
+    @torch.no_grad()
+    def give_gradients(self, gradients: list[Tensor | None]) -> None:
+        """Set the model's gradients to ``gradients``, those of the copy in order."""
+        pairs = [(own, given) for own, given in zip(self.gradients, gradients, strict=True) if given is not None]
+        torch._foreach_copy_([own for own, _ in pairs], [given for _, given in pairs])
+        for weight, own, given in zip(self.weights, self.gradients, gradients, strict=True):
+            weight.grad = None if given is None else own
 
     @torch.no_grad()
     def take_weights(self) -> None:
-        torch._foreach_copy_(list(self.model.parameters()), list(self.master.parameters()))
+        torch._foreach_copy_(self.halves, self.weights)
+
+
+class Step:
+    """Losses and gradients of one batch, replayed as a CUDA graph: small networks wait for Python, not for the GPU.
+
+    losses: from tensors to a tuple of scalar losses, whose sum is minimised. The first call's shapes are the shapes.
+    """
+
+    def __init__(self, losses: Callable[..., tuple[Tensor, ...]], parameters: list[nn.Parameter], inputs: Any) -> None:
+        self.losses, self.parameters = losses, parameters
+        self.graph: torch.cuda.CUDAGraph | None = None
+        if inputs[0].is_cuda:
+            self._capture(inputs)
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The losses; ``gradients`` then holds the gradients, in the order of the parameters."""
+        if self.graph is None:
+            return self._run(inputs)
+        torch._foreach_copy_(self.held, list(inputs))
+        self.graph.replay()
+        return self.results
+
+    def _run(self, inputs: Any) -> tuple[Tensor, ...]:
+        for parameter in self.parameters:
+            parameter.grad = None
+        results = self.losses(*inputs)
+        torch.stack(list(results)).sum().backward()  # type: ignore[no-untyped-call]
+        self.gradients = [p.grad for p in self.parameters]
+        return tuple(r.detach() for r in results)
+
+    def _capture(self, inputs: Any) -> None:
+        self.held = [x.clone() for x in inputs]
+        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            for _ in range(3):
+                self._run(self.held)
+        torch.cuda.current_stream().wait_stream(beside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self.results = self._run(self.held)
+        self.graph = graph
 
 
 class Log:
@@ -133,6 +188,11 @@ def compiled(function: Any, device: str) -> Any:
         function.compile_repeated_blocks(dynamic=False)
         return function
     return torch.compile(function, dynamic=False) if device == "cuda" else function
+
+
+def clip(model: nn.Module) -> None:
+    """Scale the gradients down to a norm of 1 at most."""
+    torch.nn.utils.clip_grad_norm_([p for p in model.parameters() if p.grad is not None], 1.0, foreach=True)
 
 
 def autocast(device: str) -> torch.autocast:

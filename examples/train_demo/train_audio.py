@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,17 @@ import parts
 import render
 import torch
 from diffusers import MMAudioVAE, MMAudioVocoder
-from progress import Budget, Log, autocast, learning_rate, optimizer, prepare, set_rate
+from diffusers.models.autoencoders import mmaudio_vocoder as stock
+from progress import Budget, Log, Step, clip, learning_rate, optimizer, prepare, set_rate
 from torch import Tensor
 from torch.nn import functional
 
 VAE_RATE, VOCODER_RATE, KL_WEIGHT = 2e-3, 2e-3, 3e-3
-SEGMENT_FRAMES, HOP = 48, 512
+SEGMENT_FRAMES, HOP = 40, 512
 RESOLUTIONS = ((2048, 512), (1024, 256), (512, 128), (256, 64))  # window and hop of the spectra that are compared
 
 
-def train(work: Path, seconds: float, device: str, *, batch: int = 64, vae_part: float = 0.5) -> None:
+def train(work: Path, seconds: float, device: str, *, batch: int = 64, vae_part: float = 0.4) -> None:
     """Train both parts for ``seconds`` from the weights in ``work``: the autoencoder first, then the vocoder."""
     prepare(device)
     log = Log(work / "logs", "audio")
@@ -28,7 +30,7 @@ def train(work: Path, seconds: float, device: str, *, batch: int = 64, vae_part:
     scale_latents(vae, device, batch)
     parts.save(vae, work / "common" / "audio_vae", ready=True)
     vocoder = parts.load(MMAudioVocoder, work / "common" / "vocoder", device)
-    _train_vocoder(vocoder, vae, Budget(seconds * (1 - vae_part)), log, batch, device)
+    _train_vocoder(vocoder, vae, Budget(seconds * (1 - vae_part)), log, max(batch // 4, 1), device)
     parts.save(vocoder, work / "common" / "vocoder", ready=True)
     log.write(done=True)
 
@@ -48,22 +50,15 @@ def _train_vae(vae: MMAudioVAE, budget: Budget, log: Log, batch: int, device: st
         for parameter in vae.vae.parameters():
             if parameter.ndim == 3:
                 torch.nn.init.normal_(parameter, std=1 / math.sqrt(parameter[0].numel()))
-    optimiser, step = optimizer(vae, VAE_RATE, decay=0.0), 0
-    while not budget.is_spent:
-        set_rate(optimiser, learning_rate(budget.part, VAE_RATE))
-        mel = _mel(vae, batch, device)[1]
+
+    def losses(mel: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_variance = vae.vae.encode(mel).chunk(2, dim=1)
         log_variance = log_variance.clamp(-30, 20)
         latents = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
         error = ((vae.vae.decode(latents) - mel) / vae.vae.data_std).abs().mean()
-        kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
-        optimiser.zero_grad(set_to_none=True)
-        (error + KL_WEIGHT * kl).backward()
-        torch.nn.utils.clip_grad_norm_(vae.parameters(), 1.0)
-        optimiser.step()
-        step += 1
-        if log.is_due() or step == 1:
-            log.write(step=step, mel=error, kl=kl)
+        return error, KL_WEIGHT * 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
+
+    _loop(vae, losses, lambda: (_mel(vae, batch, device)[1],), budget, log, VAE_RATE, ("mel", "kl"))
 
 
 @torch.no_grad()
@@ -80,20 +75,48 @@ def scale_latents(vae: MMAudioVAE, device: str, batch: int) -> None:
 
 
 def _train_vocoder(vocoder: MMAudioVocoder, vae: MMAudioVAE, budget: Budget, log: Log, batch: int, device: str) -> None:
-    optimiser, step = optimizer(vocoder, VOCODER_RATE, decay=0.0), 0
+    _filter_one_by_one()
+
+    def losses(wave: Tensor, mel: Tensor) -> tuple[Tensor]:
+        return (spectral_distance(vocoder.conv_post(_body(vocoder, mel))[:, 0], wave),)
+
+    _loop(vocoder, losses, lambda: _segments(vae, batch, device), budget, log, VOCODER_RATE, ("spectra",))
+
+
+def _loop(
+    model: torch.nn.Module, losses: Callable[..., tuple[Tensor, ...]], data: Callable[[], tuple[Tensor, ...]],
+    budget: Budget, log: Log, peak: float, names: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Minimise the sum of ``losses`` of ``data`` until the budget is spent."""
+    optimiser, count = optimizer(model, peak, decay=0.0), 0
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    step = Step(losses, parameters, data())
     while not budget.is_spent:
-        set_rate(optimiser, learning_rate(budget.part, VOCODER_RATE))
-        wave, mel = _segments(vae, batch, device)
-        with autocast(device):
-            made = vocoder.conv_post(_body(vocoder, mel))
-        loss = spectral_distance(made.float()[:, 0], wave)
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(vocoder.parameters(), 1.0)
+        set_rate(optimiser, learning_rate(budget.part, peak))
+        results = step(*data())
+        for parameter, gradient in zip(parameters, step.gradients, strict=True):
+            parameter.grad = gradient
+        clip(model)
         optimiser.step()
-        step += 1
-        if log.is_due() or step == 1:
-            log.write(step=step, spectra=loss)
+        count += 1
+        if log.is_due() or count == 1:
+            log.write(step=count, **dict(zip(names, results, strict=True)))
+
+
+def _filter_one_by_one() -> None:
+    """Run the vocoder's resampling filters on (B * C, 1, L) instead of in C groups: the same numbers, far faster."""
+
+    def up(self: Any, x: Tensor) -> Tensor:
+        flat = functional.pad(x.reshape(-1, 1, x.shape[-1]), (self.pad, self.pad), mode="replicate")
+        made = self.ratio * functional.conv_transpose1d(flat, self.filter, stride=self.stride)
+        return made[..., self.pad_left : -self.pad_right].reshape(*x.shape[:2], -1)
+
+    def low_pass(self: Any, x: Tensor) -> Tensor:
+        flat = functional.pad(x.reshape(-1, 1, x.shape[-1]), (self.pad_left, self.pad_right), mode="replicate")
+        return functional.conv1d(flat, self.filter, stride=self.stride).reshape(*x.shape[:2], -1)
+
+    stock.MMAudioUpSample1d.forward = up
+    stock.MMAudioLowPassFilter1d.forward = low_pass
 
 
 def _body(vocoder: MMAudioVocoder, mel: Tensor) -> Any:

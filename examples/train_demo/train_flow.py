@@ -10,10 +10,10 @@ import build
 import parts
 import render
 import torch
-from denoiser import predict, shifted
+from denoiser import predict, shifted, spread
 from diffusers import Kandinsky6Transformer3DModel
 from latents import NEGATIVE, Store, Text, TextEncoders, new_store
-from progress import Average, Budget, Log, autocast, compiled, learning_rate, optimizer, prepare, set_rate
+from progress import Average, Budget, Half, Log, Step, clip, compiled, learning_rate, optimizer, prepare, set_rate
 from torch import Tensor
 
 PEAK_RATE, SHIFT, DROPPED = 1.5e-3, 3.0, 0.1
@@ -32,55 +32,70 @@ def train(
     prepare(device)
     log, folder = Log(work / "logs", "flow"), work / "flow" / "transformer"
     text = TextEncoders(work, device)
-    empty = text([NEGATIVE])
     model = _fresh(device) if fresh else parts.load(Kandinsky6Transformer3DModel, folder, device)
-    network = compiled(model, device)
-    if device != "cpu":
-        _warm_up(network, model, batch, empty, device)
-        log.write(compiled=True)
+    learner = Learner(model, batch, text, device)
+    log.write(compiled=True)
     seed = int(time.time()) % 100_000
     store = new_store(work, text, clips, seed, lambda: _wait(work, 300), window, first=first, chunk=chunk)
-    log.write(encoded=store.filled, video_std=store.video[:64].float().std(), audio_std=store.audio[:64].float().std())
-    fit(model, network, store, empty, Budget(max(until - time.time(), 1.0)), log, batch, peak, renew_every)
+    log.write(encoded=store.filled, video_std=store.video[:chunk].float().std())
+    fit(learner, store, Budget(max(until - time.time(), 1.0)), log, batch, peak, renew_every)
     parts.save(model, folder, ready=True)
     log.write(done=True)
 
 
-def fit(
-    model: Any, network: Any, store: Store, empty: Text, budget: Budget, log: Log, batch: int, peak: float,
-    renew_every: int,
-) -> None:  # fmt: skip
-    """The loop; leaves the averaged weights in ``model``."""
-    device, step = str(store.video.device), 0
+class Learner:
+    """The model, the copy that computes, and one step for each kind of batch: without and with a tail picture."""
+
+    def __init__(self, model: Any, batch: int, text: TextEncoders, device: str) -> None:
+        self.model, self.half, self.empty = model, Half(model), text([NEGATIVE])
+        self.network = compiled(self.half.model, device)
+        self.steps: dict[bool, Step] = {}
+        if device == "cuda":  # compile now, on noise, while the autoencoders are still in training
+            video, audio = torch.randn(batch, 13, 16, 24, 16, device=device), torch.randn(batch, 88, 40, device=device)
+            for image in (None, video[:, 0]):
+                self(video, audio, image, spread(self.empty, batch))
+
+    def __call__(self, video: Tensor, audio: Tensor, image: Tensor | None, text: Text) -> tuple[Tensor, ...]:
+        """Losses for picture and sound; leaves the model with their gradients."""
+        inputs = [video, audio, text.tokens, text.mask, text.pooled, *([] if image is None else [image])]
+        key = image is not None
+        if key not in self.steps:
+            self.steps[key] = Step(self._losses, self.half.halves, inputs)
+        results = self.steps[key](*inputs)
+        self.half.give_gradients(self.steps[key].gradients)
+        return results
+
+    def _losses(
+        self, video: Tensor, audio: Tensor, tokens: Tensor, mask: Tensor, pooled: Tensor, image: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Mean squared errors of the velocity noise - data at random noise levels."""
+        sigma = shifted(torch.rand(len(video), device=video.device), SHIFT)
+        noise, hiss = torch.randn_like(video), torch.randn_like(audio)
+        noisy = torch.lerp(video, noise, sigma.view(-1, 1, 1, 1, 1))
+        hissing = torch.lerp(audio, hiss, sigma.view(-1, 1, 1))
+        seen, heard = predict(self.network, noisy, hissing, image, sigma, Text(tokens, mask, pooled), self.half.dtype)
+        return (seen - (noise - video)).square().mean(), AUDIO_WEIGHT * (heard - (hiss - audio)).square().mean()
+
+
+def fit(learner: Learner, store: Store, budget: Budget, log: Log, batch: int, peak: float, renew_every: int) -> None:
+    """The loop; leaves the averaged weights in the learner's model."""
+    device, count, model = str(store.video.device), 0, learner.model
     optimiser, average = optimizer(model, peak), Average(model)
     while not budget.is_spent:
         set_rate(optimiser, learning_rate(budget.part, peak))
-        if step % renew_every == 0:
+        if count % renew_every == 0:
             store.renew()
-        video, audio, image, text = store.sample(batch, with_image=step % IMAGE_EVERY == IMAGE_EVERY - 1)
-        text = text.where(torch.rand(batch, device=device) < DROPPED, empty)
-        seen, heard = flow_losses(network, video, audio, image, text)
-        optimiser.zero_grad(set_to_none=True)
-        (seen + AUDIO_WEIGHT * heard).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        video, audio, image, text = store.sample(batch, with_image=count % IMAGE_EVERY == IMAGE_EVERY - 1)
+        text = text.where(torch.rand(batch, device=device) < DROPPED, learner.empty)
+        seen, heard = learner(video, audio, image, text)
+        clip(model)
         optimiser.step()
+        learner.half.take_weights()
         average.update()
-        step += 1
-        if log.is_due() or step == 1:
-            log.write(step=step, video=seen, audio=heard)
+        count += 1
+        if log.is_due() or count == 1:
+            log.write(step=count, video=seen, audio=heard)
     average.swap()
-
-
-def flow_losses(network: Any, video: Tensor, audio: Tensor, image: Tensor | None, text: Text) -> tuple[Tensor, Tensor]:
-    """Mean squared errors of the velocity noise - data, for picture and sound, at random noise levels."""
-    sigma = shifted(torch.rand(len(video), device=video.device), SHIFT)
-    noise, hiss = torch.randn_like(video), torch.randn_like(audio)
-    level, flat = sigma.view(-1, 1, 1, 1, 1), sigma.view(-1, 1, 1)
-    with autocast(video.device.type):
-        seen, heard = predict(
-            network, torch.lerp(video, noise, level), torch.lerp(audio, hiss, flat), image, sigma, text
-        )
-    return (seen - (noise - video)).square().mean(), (heard - (hiss - audio)).square().mean()
 
 
 def _fresh(device: str) -> Any:
@@ -89,16 +104,6 @@ def _fresh(device: str) -> Any:
     for head in (model.out_layer.out_layer, model.audio_out_layer.out_layer):
         torch.nn.init.zeros_(head.weight)
     return model.to(device).train()
-
-
-def _warm_up(network: Any, model: Any, batch: int, empty: Text, device: str) -> None:
-    """Compile both shapes of a training step, without and with a tail picture, on random data."""
-    for tail in (False, True):
-        video, audio = torch.randn(batch, 13, 16, 24, 16, device=device), torch.randn(batch, 88, 40, device=device)
-        text = Text(*(x.expand(batch, *x.shape[1:]).clone() for x in (empty.tokens, empty.mask, empty.pooled)))
-        losses = flow_losses(network, video, audio, video[:, 0] if tail else None, text)
-        sum(losses).backward()  # type: ignore[union-attr]
-    model.zero_grad(set_to_none=True)
 
 
 def _wait(work: Path, seconds: float) -> None:

@@ -20,7 +20,7 @@ import torch
 from denoiser import guided, predict, shifted
 from diffusers import Kandinsky6Transformer3DModel
 from latents import NEGATIVE, Store, Text, TextEncoders, new_store
-from progress import Average, Budget, Log, autocast, compiled, learning_rate, optimizer, prepare, set_rate
+from progress import Average, Budget, Half, Log, Step, clip, compiled, learning_rate, optimizer, prepare, set_rate
 from torch import Tensor
 
 PEAK_RATE, SHIFT, GRID, STEPS = 1e-3, architecture.SHIFT, architecture.N_GRID, 10
@@ -57,25 +57,25 @@ def train(
     text = TextEncoders(work, device)
     store = new_store(work, text, clips, 77, lambda: None, window, first=first, chunk=chunk)
     log.write(encoded=store.filled)
-    lesson = Lesson(compiled(student, device), compiled(teacher, device), text([NEGATIVE]), guidance, device)
-    optimiser, average, step = optimizer(student, peak, decay=0.0), Average(student, horizon=400), 0
+    lesson = Lesson(student, teacher, text([NEGATIVE]), guidance, device)
+    optimiser, average, count = optimizer(student, peak, decay=0.0), Average(student, horizon=400), 0
     own: dict[bool, Starts | None] = {False: None, True: None}
+    for with_image in own:  # compiles and captures before the time starts to count
+        lesson(_starts(store, batch, None, with_image))
     budget = Budget(max(until - time.time(), 1.0))
     while not budget.is_spent:
         set_rate(optimiser, learning_rate(budget.part, peak))
-        with_image = step % 4 == 3
-        if step % 32 == 31:
+        with_image = count % 4 == 3
+        if count % 32 == 31:
             store.renew()
-        starts = _starts(store, batch, own[with_image], with_image)
-        seen, heard, own[with_image] = lesson(starts)
-        optimiser.zero_grad(set_to_none=True)
-        (seen + heard).backward()
-        torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+        seen, heard, own[with_image] = lesson(_starts(store, batch, own[with_image], with_image))
+        clip(student)
         optimiser.step()
+        lesson.half.take_weights()
         average.update()
-        step += 1
-        if log.is_due() or step == 1:
-            log.write(step=step, video=seen, audio=heard)
+        count += 1
+        if log.is_due() or count == 1:
+            log.write(step=count, video=seen, audio=heard)
     average.swap()
     parts.save(student, folder, ready=True)
     log.write(done=True)
@@ -120,27 +120,44 @@ def interpolated(grid: Tensor, number: Tensor, raw: Tensor) -> Tensor:
 
 
 class Lesson:
-    """One step of imitation, the same for every batch; compiled parts are shared between steps."""
+    """One step of imitation, captured once without and once with a tail picture."""
 
     def __init__(self, student: Any, teacher: Any, empty: Text, guidance: float, device: str) -> None:
-        self.student, self.teacher, self.empty, self.guidance, self.device = student, teacher, empty, guidance, device
-        self.walk = compiled(walk, device)
-        self.errors = compiled(_weighted_error, device)
+        self.half, self.empty, self.guidance = Half(student), empty, guidance
+        self.student = compiled(self.half.model, device)
+        self.teacher = compiled(Half(teacher).model.requires_grad_(False), device)
+        self.steps: dict[bool, Step] = {}
+        self.ends: dict[bool, list[Tensor]] = {}
 
     def __call__(self, starts: Starts) -> tuple[Tensor, Tensor, Starts]:
-        """Losses for picture and sound, and the starts of the segments that follow."""
-        number, sigma = starts.number, shifted(raw_start(starts.number), SHIFT)
-        with autocast(self.device):
-            grids = predict(self.student, starts.video, starts.audio, starts.image, sigma, starts.text)
-        cleans = [_clean(x, u, sigma) for x, u in zip((starts.video, starts.audio), grids, strict=True)]
+        """Losses for picture and sound, with gradients left in the student, and the starts of the next segments."""
+        text, image, key = starts.text, starts.image, starts.image is not None
+        inputs = [starts.video, starts.audio, starts.number, text.tokens, text.mask, text.pooled]
+        inputs += [] if image is None else [image]
+        if key not in self.steps:
+            self.steps[key] = Step(self._losses, self.half.halves, inputs)
+        seen, heard = self.steps[key](*inputs)
+        self.half.give_gradients(self.steps[key].gradients)
+        video, audio = (x.clone() for x in self.ends[key])
+        return seen, heard, Starts(video, audio, image, text, starts.number + 1)
+
+    def _losses(
+        self, video: Tensor, audio: Tensor, number: Tensor, tokens: Tensor, mask: Tensor, pooled: Tensor,
+        image: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        starts = Starts(video, audio, image, Text(tokens, mask, pooled), number)
+        sigma = shifted(raw_start(number), SHIFT)
+        grids = predict(self.student, video, audio, image, sigma, starts.text, self.half.dtype)
+        cleans = [_clean(x, u, sigma) for x, u in zip((video, audio), grids, strict=True)]
         stops, latents = self._stroll(starts, [c.detach() for c in cleans])
         losses = [torch.zeros((), device=number.device) for _ in cleans]
         for raw, at in zip(stops[:-1], latents[:-1], strict=True):
             level = shifted(raw, SHIFT)
             wanted = self._ask(at, starts, level)
             for i, (clean, goal) in enumerate(zip(cleans, wanted, strict=True)):
-                losses[i] = losses[i] + self.errors(clean, goal, number, raw, level) / (len(stops) - 1)
-        return losses[0], losses[1], Starts(latents[-1][0], latents[-1][1], starts.image, starts.text, number + 1)
+                losses[i] = losses[i] + _weighted_error(clean, goal, number, raw, level) / (len(stops) - 1)
+        self.ends[image is not None] = latents[-1]
+        return losses[0], losses[1]
 
     @torch.no_grad()
     def _stroll(self, starts: Starts, cleans: list[Tensor]) -> tuple[list[Tensor], list[list[Tensor]]]:
@@ -150,7 +167,7 @@ class Lesson:
         stops = [torch.lerp(raw_end(number), raw_start(number), d) for d in draw] + [raw_end(number)]
         latents, raw, now = [], raw_start(number), [starts.video, starts.audio]
         for stop in stops:
-            now = [self.walk(x, c, number, raw, stop) for x, c in zip(now, cleans, strict=True)]
+            now = [walk(x, c, number, raw, stop) for x, c in zip(now, cleans, strict=True)]
             latents.append(now)
             raw = stop
         return stops, latents
@@ -158,8 +175,9 @@ class Lesson:
     @torch.no_grad()
     def _ask(self, at: list[Tensor], starts: Starts, sigma: Tensor) -> list[Tensor]:
         """The teacher's clean latents at ``at``."""
-        with autocast(self.device):
-            velocity = guided(self.teacher, at[0], at[1], starts.image, sigma, starts.text, self.empty, self.guidance)
+        velocity = guided(
+            self.teacher, at[0], at[1], starts.image, sigma, starts.text, self.empty, self.guidance, self.half.dtype
+        )
         return [x - sigma.view(-1, *[1] * (x.ndim - 1)) * v for x, v in zip(at, velocity, strict=True)]
 
 

@@ -109,7 +109,7 @@ def _learn(suffix: str) -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 def _pairs(counts: Counter[tuple[str, ...]]) -> list[tuple[str, str]]:
     """Byte-pair merges until every word is one piece; the commonest pair first, then the first by alphabet."""
-    words, merges = dict(counts), []
+    words, merges = dict(counts), list[tuple[str, str]]()
     while True:
         pairs: Counter[tuple[str, str]] = Counter()
         for word, count in words.items():
