@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -77,34 +76,32 @@ def _judge(a: argparse.Namespace, device: str) -> None:
     else:
         result = evaluate(a.work, a.flavour, device, scales, a.prompts)
     print(json.dumps({a.flavour: result}), flush=True)
-    (a.work / "numbers.json").write_text(json.dumps({**_numbers(a.work), a.flavour: result}, indent=1))
-
-
-def _numbers(work: Path) -> dict[str, Any]:
-    file = work / "numbers.json"
-    return dict(json.loads(file.read_text())) if file.exists() else {}
+    (a.work / f"numbers_{a.flavour}.json").write_text(json.dumps(result, indent=1))
 
 
 def best_guidance(work: Path) -> float:
     """The guidance scale at which the judge liked the flow best; 2.5 where it was not asked."""
-    return float(_numbers(work).get("flow", {}).get("guidance", 2.5))
+    file = work / "numbers_flow.json"
+    return float(json.loads(file.read_text())["guidance"]) if file.exists() else 2.5
 
 
 def _all(a: argparse.Namespace, started: float) -> None:
     """All stages: the autoencoders side by side with the transformer's compilation, then flow, judge, PiFlow, judge."""
-    for part in ("vae", "audio_vae", "vocoder"):
-        (a.work / "common" / part / "READY").unlink(missing_ok=True)
-    fresh = ["--fresh"] if a.fresh else []
+    for part in ("common/vae", "common/audio_vae", "common/vocoder", "flow/transformer", "piflow/transformer"):
+        (a.work / part / "READY").unlink(missing_ok=True)
+    fresh, guidance = ["--fresh"] if a.fresh else [], str(a.guidance or 2.5)
     running = [
         _start(a, "vae", "--seconds", str(a.vae_seconds)),
         _start(a, "audio", "--seconds", str(a.audio_seconds)),
         _start(a, "flow", "--until", str(started + a.flow_seconds), *fresh),
     ]
+    if a.piflow_seconds:  # starts early, to compile; waits for the flow
+        end = str(started + a.piflow_seconds)
+        late = _start(a, "piflow", "--until", end, "--guidance", guidance, *fresh)
     _finish(running)
-    _finish([_start(a, "judge", "--flavour", "reconstruction")])
-    _finish([_start(a, "judge", "--flavour", "flow")])
+    _finish([_start(a, "judge", "--flavour", "reconstruction"), _start(a, "judge", "--flavour", "flow")])
     if a.piflow_seconds:
-        _finish([_start(a, "piflow", "--until", str(started + a.piflow_seconds), *fresh)])
+        _finish([late])
         _finish([_start(a, "judge", "--flavour", "piflow")])
 
 
@@ -134,9 +131,9 @@ def pack(work: Path, out: Path) -> None:
         if (work / name).exists():
             with tarfile.open(out / f"{name}.tar", "w") as archive:
                 archive.add(work / name, arcname=name)
-    for path in [*work.glob("sheet_*.png"), work / "numbers.json"]:
-        if path.exists():
-            shutil.copy(path, out / path.name)
+    with tarfile.open(out / "judged.tar", "w") as archive:
+        for path in [*work.glob("sheet_*.png"), *work.glob("numbers_*.json")]:
+            archive.add(path, arcname=path.name)
 
 
 def _arguments() -> argparse.Namespace:

@@ -36,7 +36,8 @@ def train(
     learner = Learner(model, batch, text, device)
     log.write(compiled=True)
     seed = int(time.time()) % 100_000
-    store = new_store(work, text, clips, seed, lambda: _wait(work, 300), window, first=first, chunk=chunk)
+    needed = [work / "common" / name for name in ("vae", "audio_vae")]
+    store = new_store(work, text, clips, seed, lambda: await_ready(needed, 300), window, first=first, chunk=chunk)
     log.write(encoded=store.filled, video_std=store.video[:chunk].float().std())
     fit(learner, store, Budget(max(until - time.time(), 1.0)), log, batch, peak, renew_every)
     parts.save(model, folder, ready=True)
@@ -106,10 +107,9 @@ def _fresh(device: str) -> Any:
     return model.to(device).train()
 
 
-def _wait(work: Path, seconds: float) -> None:
-    """Until both autoencoders are marked ready. Raises TimeoutError naming what is missing."""
+def await_ready(needed: list[Path], seconds: float) -> None:
+    """Until the stages that train the parts ``needed`` have finished. Raises TimeoutError naming what is missing."""
     limit = time.monotonic() + seconds
-    needed = [work / "common" / name for name in ("vae", "audio_vae")]
     while missing := [str(f) for f in needed if not parts.is_ready(f)]:
         if time.monotonic() > limit:
             raise TimeoutError(f"not trained after {seconds:.0f} s: {', '.join(missing)}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import architecture
+import build
 import parts
 import render
 import torch
@@ -22,6 +23,7 @@ from diffusers import Kandinsky6Transformer3DModel
 from latents import NEGATIVE, Store, Text, TextEncoders, new_store
 from progress import Average, Budget, Half, Log, Step, clip, compiled, learning_rate, optimizer, prepare, set_rate
 from torch import Tensor
+from train_flow import await_ready
 
 PEAK_RATE, SHIFT, GRID, STEPS = 1e-3, architecture.SHIFT, architecture.N_GRID, 10
 SEGMENT = 1 / (STEPS - 0.5)
@@ -51,18 +53,30 @@ def train(
     guidance: the teacher's, which the student learns to do without.
     """
     prepare(device)
-    log, folder = Log(work / "logs", "piflow"), work / "piflow" / "transformer"
-    teacher = parts.load(Kandinsky6Transformer3DModel, work / "flow" / "transformer", device).eval()
-    student = widened(teacher) if fresh else parts.load(Kandinsky6Transformer3DModel, folder, device)
+    log, folder, source = Log(work / "logs", "piflow"), work / "piflow" / "transformer", work / "flow" / "transformer"
+    student, teacher = (build.new_transformer(f).to(device).train() for f in ("piflow", "flow"))
     text = TextEncoders(work, device)
-    store = new_store(work, text, clips, 77, lambda: None, window, first=first, chunk=chunk)
+    store = new_store(
+        work, text, clips, 77, lambda: await_ready(_autoencoders(work), 400), window, first=first, chunk=chunk
+    )
     log.write(encoded=store.filled)
     lesson = Lesson(student, teacher, text([NEGATIVE]), guidance, device)
+    for with_image in (False, True):  # compile and capture before the time starts to count, on weights of no worth
+        lesson(_starts(store, batch, None, with_image))
+    log.write(compiled=True)
+    await_ready([source], 600)
+    taught = Kandinsky6Transformer3DModel.from_pretrained(source, dtype=torch.float32).to(device)
+    first_weights = widened(taught) if fresh else parts.load(Kandinsky6Transformer3DModel, folder, device)
+    lesson.begin(student, first_weights, taught)
+    _fit(lesson, student, store, Budget(max(until - time.time(), 1.0)), log, batch, peak)
+    parts.save(student, folder, ready=True)
+    log.write(done=True)
+
+
+def _fit(lesson: Lesson, student: Any, store: Store, budget: Budget, log: Log, batch: int, peak: float) -> None:
+    """The loop; leaves the averaged weights in ``student``."""
     optimiser, average, count = optimizer(student, peak, decay=0.0), Average(student, horizon=400), 0
     own: dict[bool, Starts | None] = {False: None, True: None}
-    for with_image in own:  # compiles and captures before the time starts to count
-        lesson(_starts(store, batch, None, with_image))
-    budget = Budget(max(until - time.time(), 1.0))
     while not budget.is_spent:
         set_rate(optimiser, learning_rate(budget.part, peak))
         with_image = count % 4 == 3
@@ -77,8 +91,10 @@ def train(
         if log.is_due() or count == 1:
             log.write(step=count, video=seen, audio=heard)
     average.swap()
-    parts.save(student, folder, ready=True)
-    log.write(done=True)
+
+
+def _autoencoders(work: Path) -> list[Path]:
+    return [work / "common" / name for name in ("vae", "audio_vae")]
 
 
 def widened(teacher: Any) -> Any:
@@ -125,9 +141,17 @@ class Lesson:
     def __init__(self, student: Any, teacher: Any, empty: Text, guidance: float, device: str) -> None:
         self.half, self.empty, self.guidance = Half(student), empty, guidance
         self.student = compiled(self.half.model, device)
-        self.teacher = compiled(Half(teacher).model.requires_grad_(False), device)
+        self.taught = Half(teacher)
+        self.teacher = compiled(self.taught.model.requires_grad_(False), device)
         self.steps: dict[bool, Step] = {}
         self.ends: dict[bool, list[Tensor]] = {}
+
+    @torch.no_grad()
+    def begin(self, student: Any, weights: Any, teacher: Any) -> None:
+        """Put real weights where the compiled and captured ones lie."""
+        student.load_state_dict(weights.state_dict())
+        self.half.take_weights()
+        torch._foreach_copy_(self.taught.halves, list(teacher.parameters()))
 
     def __call__(self, starts: Starts) -> tuple[Tensor, Tensor, Starts]:
         """Losses for picture and sound, with gradients left in the student, and the starts of the next segments."""
