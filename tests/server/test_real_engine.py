@@ -75,3 +75,33 @@ def test_delete_stops_the_running_clip(real: Any) -> None:
     real.wait(following, "in_progress", "completed", seconds=10)
     assert pixels(real, real.wait(following, seconds=60)) == alone
     assert not list(real.service.files.root.rglob(f"*{long}*"))
+
+
+@pytest.mark.slow
+def test_twenty_real_jobs_leave_no_memory(real: Any, png: bytes) -> None:
+    """T-C3 on the engine itself: the worker grows less than 1 MB a job, cancelled and pictured ones included."""
+    fields = {name: str(value) for name, value in SMALL.items()}
+
+    def one(number: int) -> None:
+        if number % 5 == 2:
+            answer = real.post("/v1/videos", data={"prompt": "p", **fields}, files={"input_reference": ("a.png", png)})
+            assert real.wait(answer.json()["id"], seconds=90)["status"] == "completed"
+        elif number % 5 == 4:
+            job_id = real.create("c", **{**SMALL, "num_inference_steps": 100})["id"]
+            real.until(job_id, lambda job: job["step"], seconds=60)
+            real.delete(f"/v1/videos/{job_id}")
+        else:
+            run(real, f"prompt {number}")
+
+    def resident() -> tuple[int, int]:
+        run(real, "settle")
+        proc = Path(f"/proc/{real.get('/v1/status').json()['workers'][0]['pid']}")
+        return int((proc / "statm").read_text().split()[1]) * 4096, len(list((proc / "fd").iterdir()))
+
+    for number in range(5):
+        one(number)
+    rss, files = resident()
+    for number in range(5, 20):
+        one(number)
+    rss_after, files_after = resident()
+    assert rss_after - rss < 15_000_000 and files_after == files

@@ -48,6 +48,13 @@ def test_metrics(api: Any) -> None:
         assert name in text
 
 
+def test_cancels_are_counted_and_health_answers_head(api: Any) -> None:
+    job = api.create("[step=0.5]")
+    api.post(f"/v1/videos/{job['id']}/cancel")
+    assert 'yellowsound_jobs_failed_total{code="cancelled",model="k6"}' in api.get("/metrics").text
+    assert api.head("/health").status_code == 200
+
+
 def test_status_names_the_last_failures(api: Any) -> None:
     job = api.wait(api.create("[nan]")["id"])
     status = api.get("/v1/status").json()

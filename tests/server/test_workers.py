@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
 import signal
+import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +157,22 @@ def test_twenty_jobs_leave_nothing(start_server: Any, png: bytes) -> None:
         assert new["files"] <= old["files"] + 2  # a pooled connection of the client or a reader may come and go
     assert after[1]["threads"] == before[1]["threads"]
     assert worker_pid(api) == pids[1] and not list(api.service.files.work.iterdir())
+
+
+def test_beat_while_torch_is_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The beating thread once died on a half imported torch, and the worker was taken for dead a minute later."""
+    from yellowsound.serve.worker_memory import free_vram_bytes, memory_beat, reset_vram_peak
+
+    half = types.ModuleType("torch")
+    half.__spec__ = importlib.machinery.ModuleSpec("torch", None)
+    monkeypatch.setattr(half.__spec__, "_initializing", True, raising=False)
+    monkeypatch.setitem(sys.modules, "torch", half)
+    for _ in range(2):
+        beat = memory_beat()
+        assert beat.vram_peak_bytes == 0 and 0 < beat.rss_bytes <= beat.rss_peak_bytes * 1.1
+        assert free_vram_bytes() is None
+        reset_vram_peak()
+        half.__spec__ = importlib.machinery.ModuleSpec("torch", None)  # whole, but without cuda
 
 
 def settle(api: Any) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from yellowsound.serve.job import Job, job_of_row
 from yellowsound.serve.migrations import migrate
 
+_READER_CACHE_KIB = 256  # there may be as many readers as threads
 OnStored = Callable[[str, str], None]
 
 
@@ -58,6 +59,7 @@ class Database:
             connection = self._idle.pop()  # list.pop and append are atomic
         except IndexError:
             connection = self._connect("NORMAL")
+            connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
         try:
             yield connection
         finally:

@@ -119,7 +119,7 @@ def _open(spec: str, settings: Settings) -> ServedModel:
 def _resolve(source: str) -> Path:
     from yellowsound.weights.catalog import resolve
 
-    return Path(resolve(source))
+    return Path(resolve(source)).resolve()
 
 
 def _geometry(size_bytes: int) -> Geometry:

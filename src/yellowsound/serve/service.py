@@ -81,10 +81,11 @@ def service_of(request: Request) -> Service:
 def build_service(settings: Settings) -> Service:
     """Open checkpoints, data folder and store. Raises CheckpointError, DataDirTaken, OSError, ValueError."""
     models = open_models(settings)
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    lock = _lock(settings.data_dir)
-    files = JobFiles(settings.data_dir)
-    store = JobStore(settings.data_dir / "jobs.sqlite3")
+    root = settings.data_dir.expanduser().resolve()  # workers may have another working folder
+    root.mkdir(parents=True, exist_ok=True)
+    lock = _lock(root)
+    files = JobFiles(root)
+    store = JobStore(root / "jobs.sqlite3")
     store.retention_seconds = settings.retention_seconds
     history, metrics, broadcast = History(store.timings()), Metrics(), Broadcast()
     auth = Auth(settings.api_keys, _secret(store), settings.signature_seconds)

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from yellowsound.serve.job_runner import JobRunner
 from yellowsound.serve.worker_memory import memory_beat
 from yellowsound.serve.worker_protocol import (
+    Beat,
     Cancel,
     Command,
     EncodeAhead,
@@ -68,7 +69,11 @@ class WorkerLoop:
 
     def _beat(self) -> None:
         while not self._stopped.wait(self._options.beat_seconds):
-            self._tell(memory_beat())
+            try:
+                beat = memory_beat()
+            except Exception:  # a figure that cannot be read must not look like a dead worker
+                beat = Beat(rss_bytes=0, rss_peak_bytes=0, vram_peak_bytes=0)
+            self._tell(beat)
 
 
 def main() -> None:

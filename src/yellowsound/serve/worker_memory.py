@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from pathlib import Path
+from typing import Any
 
 from yellowsound.serve.worker_protocol import Beat
 
@@ -18,25 +19,28 @@ def memory_beat() -> Beat:
 
 def vram_peak_bytes() -> int:
     """Peak of torch's CUDA allocator since it was last reset; 0 without CUDA."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
-        return 0
-    return int(torch.cuda.max_memory_allocated())
+    cuda = _cuda()
+    return int(cuda.max_memory_allocated()) if cuda is not None and cuda.is_initialized() else 0
 
 
 def reset_vram_peak() -> None:
     """Start a new measurement of the CUDA allocator's peak."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats()
+    cuda = _cuda()
+    if cuda is not None and cuda.is_initialized():
+        cuda.reset_peak_memory_stats()
 
 
 def free_vram_bytes() -> int | None:
     """Free memory of the card in use, or None without CUDA."""
+    cuda = _cuda()
+    return int(cuda.mem_get_info()[0]) if cuda is not None and cuda.is_available() else None
+
+
+def _cuda() -> Any:
+    """torch.cuda once torch is wholly imported: another thread may be in the middle of that."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return None
-    return int(torch.cuda.mem_get_info()[0])
+    is_whole = torch is not None and not getattr(torch.__spec__, "_initializing", False)
+    return getattr(torch, "cuda", None) if is_whole else None
 
 
 def _rss_bytes() -> int:

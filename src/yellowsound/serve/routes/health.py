@@ -14,6 +14,7 @@ from yellowsound.serve.routes.videos import Here
 router = APIRouter(tags=["status"], responses=schema.ERRORS)
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health")
 def health(service: Here) -> JSONResponse:
     """200 while a worker with a loaded model lives, else 503. Needs no key and says nothing of jobs."""

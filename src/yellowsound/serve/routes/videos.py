@@ -96,6 +96,8 @@ def cancel_video(video_id: str, request: Request, service: Here) -> JSONResponse
     job = service.store.cancel(found.id)
     if job is None:
         raise ApiError(404, "video_not_found", "There is no video of this id.", "video_id")
+    if found.is_live and job.error_code == "cancelled":
+        service.metrics.failed(job.model, "cancelled")
     return job_answer(service, job)
 
 
