@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -215,9 +216,26 @@ def main() -> None:
     parser.add_argument("--pollers", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=900.0, help="give up waiting after this long")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.add_argument("--out", type=Path, help="also write JSON, with command, commit and machine, to this file")
     options = parser.parse_args()
     report = asyncio.run(run(options.jobs, options.pollers, options.seconds))
-    print(json.dumps(asdict(report) | {"growth_mb": report.growth_mb}) if options.json else table(report))
+    row = asdict(report) | {"growth_mb": report.growth_mb}
+    print(json.dumps(row) if options.json else table(report))
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(row | facts(), indent=2) + "\n")
+
+
+def facts() -> dict[str, object]:
+    """What a figure needs to be believed: command, commit, machine, load at the end."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    return {
+        "command": " ".join(["python", *sys.argv]),
+        "commit": commit,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "load_average": os.getloadavg()[0],
+    }
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def test_left_over_files_are_swept_and_a_lost_clip_is_said(start_server: Any, tm
     api.stop()
     (root / "videos" / f"{lost['id']}.mp4").unlink()
     orphan = "video_" + "a" * 32
-    strangers = [root / "videos" / f"{orphan}.mp4", root / "pictures" / orphan, root / "work" / f"{orphan}-1.mp4"]
+    strangers = [root / "videos" / f"{orphan}.mp4", root / "pictures" / orphan, root / "work" / "x.part"]
     for path in strangers:
         path.write_bytes(b"x")
     own = root / "videos" / "my own notes.txt"

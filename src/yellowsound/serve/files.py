@@ -37,17 +37,19 @@ class JobFiles:
         return self.root / "pictures" / job_id
 
     def draft(self, job_id: str, attempt: int) -> Path:
-        """Where a worker writes the clip of one attempt."""
+        """Where a worker writes the clip of one attempt: in a folder of its own, which is made here."""
         if not is_job_id(job_id):
             raise ValueError("not a job id")
-        return self.work / f"{job_id}-{attempt}.mp4"
+        folder = self.work / f"{job_id}-{attempt}"
+        folder.mkdir(exist_ok=True)
+        return folder / "clip.mp4"
 
     def write(self, path: Path, data: bytes, durable: bool = True) -> None:
         """Put ``data`` at ``path`` so that it is either whole or not there. Raises OSError.
 
         ``durable`` waits for the disk; a preview, which the next step replaces, need not.
         """
-        draft = self.work / f"{path.name}.part"
+        draft = self.work / f"{path.parent.name}-{path.name}.part"
         try:
             with draft.open("wb") as file:
                 file.write(data)
@@ -69,6 +71,7 @@ class JobFiles:
         path = self.path("clip", job_id)
         os.replace(draft, path)
         _sync(path.parent)
+        self.remove_drafts(job_id)
         return size
 
     def remove(self, job_id: str) -> None:
@@ -81,15 +84,14 @@ class JobFiles:
     def remove_drafts(self, job_id: str) -> None:
         """Remove what attempts of a job left half done."""
         for draft in self.work.glob(f"*{job_id}*"):
-            draft.unlink(missing_ok=True)
+            _remove(draft)
 
     def sweep(self, known: set[str], completed: set[str]) -> int:
         """At start: remove drafts, files of unknown jobs and clips of jobs that are not completed."""
         removed = 0
         for path in self.work.iterdir():
-            if path.is_file():
-                path.unlink(missing_ok=True)
-                removed += 1
+            _remove(path)
+            removed += 1
         for folder in {*_FOLDERS.values(), "pictures"}:
             for path in (self.root / folder).iterdir():
                 job_id = path.name.partition(".")[0]
@@ -102,6 +104,13 @@ class JobFiles:
     def free_bytes(self) -> int:
         """Free space on the disk that holds the files."""
         return shutil.disk_usage(self.root).free
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)  # a worker that is being stopped may still write here
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _sync(folder: Path) -> None:

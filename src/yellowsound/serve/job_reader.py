@@ -73,6 +73,16 @@ class JobReader(Database):
         with self.reading() as db:
             return {row[0] for row in db.execute(query, statuses)}
 
+    def snapshot(self, job_id: str) -> tuple[Job | None, int]:
+        """The job and the number of the newest event, both of one moment: what follows happened later."""
+        with self.reading() as db:
+            db.execute("BEGIN")
+            try:
+                (number,) = db.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()
+                return find(db, job_id), int(number)
+            finally:
+                db.execute("ROLLBACK")
+
     def last_event_id(self) -> int:
         return self._number("SELECT coalesce(max(id), 0) FROM events")
 

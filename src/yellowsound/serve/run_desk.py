@@ -61,10 +61,11 @@ class RunDesk:
             return None
         try:
             image = picture.read_bytes() if job.request.get("has_image") else None
-        except OSError:
-            self._fail(job, "storage_error", "The uploaded picture is no longer there.")
+            out = str(self._files.draft(job.id, job.attempt)) if self.settings.shared_folder else None
+        except OSError as error:
+            what = "uploaded picture" if error.filename == str(picture) else "folder for the clip"
+            self._fail(job, "storage_error", f"The {what} cannot be used: {error.strerror or 'disk error'}.")
             return None
-        out = str(self._files.draft(job.id, job.attempt)) if self.settings.shared_folder else None
         request = {name: value for name, value in job.request.items() if name != "has_image"}
         return Run(
             job_id=job.id, attempt=job.attempt, source=model.source, recipe=job.recipe, request=request, image=image,

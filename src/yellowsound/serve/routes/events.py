@@ -48,13 +48,13 @@ def _last_id(request: Request) -> int | None:
 
 async def _job_stream(service: Service, job: Job, last: int | None) -> AsyncIterator[str]:
     if last is None:
-        last = await anyio.to_thread.run_sync(service.store.last_event_id)
-        now = await anyio.to_thread.run_sync(service.store.get, job.id)
+        now, newest = await anyio.to_thread.run_sync(service.store.snapshot, job.id)
         if now is not None:
             snapshot = await anyio.to_thread.run_sync(service.wire.job, now)
-            yield _frame("snapshot", snapshot, last)
+            yield _frame("snapshot", snapshot, newest)
             if not now.is_live:
                 return
+        last = newest
     async for event in _news(service, last, job.id):
         if event is None:
             yield ": keep-alive\n\n"
