@@ -7,6 +7,7 @@ puts them together. Training starts from these files and replaces their weights.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -56,6 +57,10 @@ def build(out: Path, seed: int) -> None:
         _save(_two_valued(new_transformer(flavour)), out / flavour / "transformer")
         _scheduler(flavour).save_pretrained(out / flavour / "scheduler")
         write_index(out / flavour, flavour)
+    files = sorted(p for p in out.rglob("*") if p.is_file())
+    hashes = {p.relative_to(out).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+    untrained = {"trained": False, "command": f"python examples/train_demo/build.py --seed {seed}", "sha256": hashes}
+    (out / "PROVENANCE.json").write_text(json.dumps(untrained, indent=1) + "\n")
 
 
 def new_transformer(flavour: str) -> Kandinsky6Transformer3DModel:

@@ -1,0 +1,152 @@
+"""Every training stage of the demo runs on a CPU, goes on from its weights, and only judged weights are exported."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from yellowsound.demo import CHECKPOINT
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_demo"
+sys.path.insert(0, str(EXAMPLE))
+SMALL = {"clips": 8, "first": 4, "chunk": 4}
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo") / "work"
+    shutil.copytree(CHECKPOINT, folder)
+    torch.manual_seed(0)
+    return folder
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    with safe_open(folder / "diffusion_pytorch_model.safetensors", "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> float:
+    """Share of the weights that differ; names, shapes and stored types must be the same."""
+    assert {n: (t.shape, t.dtype) for n, t in before.items()} == {n: (t.shape, t.dtype) for n, t in after.items()}
+    return sum(int((before[n] != after[n]).sum()) for n in before) / sum(t.numel() for t in before.values())
+
+
+@pytest.mark.slow
+def test_all_stages_train_and_write_what_they_read(work):
+    import architecture
+    import render
+    import train_audio
+    import train_flow
+    import train_piflow
+    import train_vae
+
+    parts = {"vae": work / "common/vae", "audio_vae": work / "common/audio_vae", "vocoder": work / "common/vocoder"}
+    parts |= {flavour: work / flavour / "transformer" for flavour in architecture.FLAVOURS}
+    before = {name: weights(folder) for name, folder in parts.items()}
+    train_vae.train(work, 1.0, "cpu", batch=1, crop=(32, 48), whole=False)
+    train_audio.train(work, 2.0, "cpu", batch=4)
+    train_flow.train(work, time.time(), "cpu", batch=2, fresh=False, window=render.CUTOUT, **SMALL)
+    train_piflow.train(work, time.time(), "cpu", guidance=2.0, batch=2, fresh=True, window=render.CUTOUT, **SMALL)
+    for name, folder in parts.items():
+        assert (folder / "READY").exists(), name
+        assert changed(before[name], weights(folder)) > 0.2, name
+    lines = [json.loads(x) for log in sorted((work / "logs").glob("*.jsonl")) for x in log.read_text().splitlines()]
+    assert {x["stage"] for x in lines} == {"vae", "audio", "flow", "piflow"}
+    assert all(
+        torch.isfinite(torch.tensor(x[k])) for x in lines for k in ("picture", "mel", "video", "audio") if k in x
+    )
+    _plot_and_export(work)
+
+
+def _plot_and_export(work: Path) -> None:
+    import export
+    import plot
+
+    drawing = plot.svg(plot.curves(work / "logs"))
+    assert drawing.count("<polyline") >= 6 and "vae picture" in drawing
+    with pytest.raises(SystemExit, match="score the weights first"):
+        export.export(work, work.parent / "package", "-", "-")
+
+
+@pytest.mark.slow
+def test_building_again_from_the_seed_gives_the_same_bytes(tmp_path):
+    import build
+
+    provenance = json.loads((CHECKPOINT / "PROVENANCE.json").read_text())
+    if provenance["trained"]:
+        pytest.skip("the package holds trained weights")
+    build.build(tmp_path / "built", 0)
+    assert json.loads((tmp_path / "built" / "PROVENANCE.json").read_text()) == provenance
+
+
+def test_packaged_files_are_those_of_the_provenance():
+    import hashlib
+
+    provenance = json.loads((CHECKPOINT / "PROVENANCE.json").read_text())
+    files = [p for f in ("common", "flow", "piflow") for p in (CHECKPOINT / f).rglob("*") if p.is_file()]
+    found = {p.relative_to(CHECKPOINT).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+    assert found == provenance["sha256"]
+
+
+def test_a_student_starts_as_its_teacher():
+    import architecture
+    import build
+    import train_piflow
+
+    torch.manual_seed(0)
+    teacher = build.new_transformer("flow").eval()
+    student = train_piflow.widened(teacher).eval()
+    given = {
+        "hidden_states": torch.randn(1, 1, 2, 2, 33),
+        "audio_hidden_states": torch.randn(1, 3, 40),
+        "encoder_hidden_states": torch.randn(1, 4, architecture.TEXT_WIDTH),
+        "pooled_projections": torch.randn(1, architecture.POOLED_WIDTH),
+        "timestep": torch.tensor([500.0]),
+        "return_dict": False,
+    }
+    with torch.no_grad():
+        taught, learnt = teacher(**given), student(**given)
+    for one, many in zip(taught, learnt, strict=True):
+        grid = many.unflatten(-1, (architecture.N_GRID, one.shape[-1]))
+        torch.testing.assert_close(grid, one.unsqueeze(-2).expand_as(grid))
+
+
+def test_the_policy_walks_as_the_scheduler_does():
+    """One segment with the scheduler's own substeps ends where PiflowScheduler.step ends."""
+    import architecture
+    import train_piflow
+    from diffusers import PiflowScheduler
+
+    torch.manual_seed(0)
+    x, velocity = torch.randn(2, 3, 40), torch.randn(2, 3, 400)
+    scheduler = PiflowScheduler(shift=architecture.SHIFT, n_grid=architecture.N_GRID)
+    scheduler.set_timesteps(train_piflow.STEPS)
+    number, sigma = torch.tensor([0, 0]), torch.ones(2)
+    grid = train_piflow._clean(x, velocity, sigma)
+    start, end = train_piflow.raw_start(number), train_piflow.raw_end(number)
+    walked, steps = x, 13
+    before = train_piflow.SUBSTEPS
+    train_piflow.SUBSTEPS = steps
+    try:
+        walked = train_piflow.walk(x, grid, number, start, end)
+    finally:
+        train_piflow.SUBSTEPS = before
+    stepped = scheduler.step(velocity, scheduler.timesteps[0], x, return_dict=False)[0]
+    torch.testing.assert_close(walked, stepped, rtol=1e-4, atol=1e-4)
+
+
+def test_guidance_and_noise_levels_agree_with_the_schedulers():
+    import architecture
+    from denoiser import shifted
+    from diffusers import PiflowScheduler
+
+    scheduler = PiflowScheduler(shift=architecture.SHIFT)
+    scheduler.set_timesteps(10)
+    torch.testing.assert_close(shifted(scheduler._piflow_raw_timesteps, architecture.SHIFT), scheduler.sigmas[:-1])
