@@ -6,6 +6,7 @@ suit it, otherwise the models are laid out anew, which is told as an event.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from yellowsound.memory.geometry import Geometry, Offload
 from yellowsound.memory.lora import Lora
 from yellowsound.memory.machine import Machine
 from yellowsound.memory.peaks import PeakStage, load_peaks, record_peak
+from yellowsound.memory.pinned import hides_its_pin_limit
 from yellowsound.memory.plan import Plan, plan
 from yellowsound.memory.probe import this_machine
 from yellowsound.memory.resident import Models
@@ -128,7 +130,7 @@ def _reason(before: Plan, after: Plan) -> str:
 def pick_device(device: str) -> torch.device:
     """``auto`` is the first GPU, else the CPU; anything else is torch's own name. Raises RequestError."""
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         where = torch.device(device)
     except RuntimeError:
@@ -137,7 +139,20 @@ def pick_device(device: str) -> torch.device:
         raise RequestError("device", device, "is no device this engine runs on", "auto, cpu or cuda")
     if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
         raise RequestError("device", device, f"this machine has {torch.cuda.device_count()} CUDA devices", "cpu")
+    if where.type == "cuda":
+        _let_segments_grow()
     return where
+
+
+def _let_segments_grow() -> None:
+    """Tell torch's allocator, before it starts, to grow its segments instead of keeping many of fixed size.
+
+    Without it 2.7 GiB of a card capped at 32 GB lay reserved but unused, and a step that fits ran out of memory. What
+    the user set stays; WSL2 reports wrong sizes with it.
+    """
+    said = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & set(os.environ)
+    if not said and not hides_its_pin_limit():
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
 
 
 def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:

@@ -14,7 +14,7 @@ from yellowsound.memory.units import Home, ModelDescription
 
 def host_needs(model: ModelDescription, layout: Layout, expand: bool) -> tuple[int, int, int]:
     """Installed host memory: to run at all, with no disk in the loop, with nothing read twice. Reserve included."""
-    least = layout.claims.host + layout.ring.bytes + layout.claims.results
+    least = layout.claims.host + layout.ring.bytes
     streamed = layout.counts.total - layout.counts.vram
     loop = least + streamed * max(unit.ram_bytes for unit in model.blocks)
     waiting = clip_units(model, expand)[len(layout.device.clip_units) :]

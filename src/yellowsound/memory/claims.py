@@ -9,7 +9,7 @@ from yellowsound.memory.budget import GIB, reserve_bytes
 from yellowsound.memory.geometry import Decode, Geometry, Offload, StageName
 from yellowsound.memory.machine import Machine
 from yellowsound.memory.peaks import Peaks, PeakStage
-from yellowsound.memory.units import ITEM_BYTES, PAGE_BYTES, ModelDescription, Unit
+from yellowsound.memory.units import ITEM_BYTES, PAGE_BYTES, Home, ModelDescription, Unit
 
 CONTEXT_BYTES = {"cuda": int(0.6 * GIB), "cpu": 0}  # context and libraries on the card
 SLACK_BYTES = {"cuda": GIB, "cpu": 0}  # fragmentation and the desktop
@@ -17,6 +17,9 @@ PROCESS_BYTES = {"cuda": int(1.5 * GIB), "cpu": int(0.7 * GIB)}  # interpreter, 
 ENCODER_BYTES = GIB // 2  # the video encoder's own
 CHUNK_BYTES, RING_CHUNKS = 64 << 20, 16
 TEXT_SLOTS = 2
+# Up to here hoisted results live on the device. From host memory every block fetches its rows on the compute stream,
+# behind whatever weights the link carries then: 0.3 s of a step of 9.4 s on an H200 (docs/measurements.md).
+RESULTS_ON_DEVICE_BYTES = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +42,12 @@ class Ring:
 class Claims:
     """Bytes that are taken before any home."""
 
-    resident: int  # parts of the transformer outside its blocks, always on the device
+    resident: int  # always on the device: the transformer outside its blocks, results that live there
     stages: Mapping[StageName, int]  # what each stage needs on the device besides
-    results: int  # hoisted results of all steps and branches, in host memory
-    upload: int  # of those, what one step brings to the device
-    host: int  # process, encoder, finished frames, the text encoder's ring
+    results: int  # hoisted results of all steps and branches
+    results_home: Home
+    upload: int  # of those, what one step brings to the device; 0 where they live there
+    host: int  # process, encoder, finished frames, the text encoder's ring, results that live in host memory
 
     @property
     def largest(self) -> tuple[StageName, int]:
@@ -82,6 +86,8 @@ def host_budget(machine: Machine, caps: Caps) -> int:
 def claims_of(model: ModelDescription, geometry: Geometry, decode: Decode, peaks: Peaks, device: str) -> Claims:
     """What every stage needs on the device and in host memory, homes left out."""
     results, upload = hoisted_results(model, geometry)
+    home = Home.VRAM if device == "cuda" and results <= RESULTS_ON_DEVICE_BYTES else Home.RAM
+    upload = 0 if home is Home.VRAM else upload
 
     def peak(stage: PeakStage) -> int:
         return peaks.find(stage, model, geometry)[0]
@@ -99,10 +105,10 @@ def claims_of(model: ModelDescription, geometry: Geometry, decode: Decode, peaks
     if geometry.tail:
         stages["image"] = video + peak("image")
     frames = geometry.frames * geometry.height * geometry.width * 3
-    resident = device_bytes(model.of("transformer", "rest"))
+    resident = device_bytes(model.of("transformer", "rest")) + (results if home is Home.VRAM else 0)
     second_ring = ring_size(model).bytes if layers else 0  # the text encoder's own conveyor stays alive
-    host = PROCESS_BYTES[device] + ENCODER_BYTES + frames + second_ring
-    return Claims(resident, stages, results, upload, host)
+    host = PROCESS_BYTES[device] + ENCODER_BYTES + frames + second_ring + (0 if home is Home.VRAM else results)
+    return Claims(resident, stages, results, home, upload, host)
 
 
 def hoisted_results(model: ModelDescription, geometry: Geometry) -> tuple[int, int]:

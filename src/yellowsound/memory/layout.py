@@ -79,7 +79,7 @@ def lay_out(
     claims = claims_of(model, geometry, decode, peaks, machine.device)
     ring = ring_size(model)
     host = host_budget(machine, caps)
-    host_room = host - claims.host - ring.bytes - claims.results
+    host_room = host - claims.host - ring.bytes
     budget = device_budget(machine, caps)
     if machine.device == "cpu":  # one memory serves as both
         budget = min(budget, host_room)
@@ -103,8 +103,8 @@ def lay_out(
         text_slots=layer_slots,
         text_slot_bytes=largest(model.of("text_encoder", "layer"), "slot_bytes") if layer_slots else 0,
         ring=_within_pins(ring, machine),
-        pinned=machine.device == "cuda" and _can_pin(machine, model, device, ring.bytes + claims.results),
-        results_home=Home.RAM,
+        pinned=machine.device == "cuda" and _can_pin(machine, model, device, ring.bytes + _results_in_ram(claims)),
+        results_home=claims.results_home,
         device_budget=budget,
         host_budget=host,
         host_left=host_left,
@@ -220,6 +220,10 @@ def _can_pin(machine: Machine, model: ModelDescription, device: OnDevice, beside
         return True
     streamed = len(model.blocks) - device.blocks
     return besides + streamed * largest(model.blocks, "ram_bytes") <= machine.pin_limit_bytes
+
+
+def _results_in_ram(claims: Claims) -> int:
+    return claims.results if claims.results_home is Home.RAM else 0
 
 
 def _within_pins(ring: Ring, machine: Machine) -> Ring:

@@ -68,7 +68,7 @@ class _Held:
         slots = layout.device.slots * layout.device.slot_bytes
         device = CONTEXT_BYTES[machine.device] + layout.claims.resident + slots + device_bytes(lived)
         in_ram = sum(u.ram_bytes for u in model.units if layout.homes[u.name] is Home.RAM)
-        return cls(device, layout.ring.bytes + layout.claims.results + layout.claims.host + in_ram)
+        return cls(device, layout.ring.bytes + layout.claims.host + in_ram)
 
 
 def _seconds(
