@@ -15,7 +15,8 @@ from streaming_world import plan_of, stock_transformer
 from yellowsound.checkpoint import Checkpoint, CheckpointError
 from yellowsound.memory.device import InlineDevice
 from yellowsound.memory.loader import load_streamed_transformer
-from yellowsound.memory.parts import DIFFUSERS_CLASSES, TRANSFORMERS_CLASSES, load_part, put_tensors
+from yellowsound.memory.kept import load_part
+from yellowsound.memory.parts import DIFFUSERS_CLASSES, TRANSFORMERS_CLASSES, put_tensors
 from yellowsound.memory.stack import close_streamed, driver_of
 
 PARTS = ["vae", "audio_vae", "vocoder", "text_encoder", "text_encoder_2", "transformer"]
@@ -76,14 +77,14 @@ def test_tensors_that_do_not_fit_are_named() -> None:
 def test_a_read_error_reaches_the_caller_and_leaves_nothing(tiny_sft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
-    from yellowsound.memory import parts
+    from yellowsound.memory import kept
     from yellowsound.memory.identity import ReadError
     from yellowsound.memory.reader import Reader
 
     def failing(*_: object) -> int:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(parts, "Reader", lambda *args, **options: Reader(*args, **options, preadv=failing))
+    monkeypatch.setattr(kept, "Reader", lambda *args, **options: Reader(*args, **options, preadv=failing))
     threads = threading.active_count()
     with pytest.raises(ReadError, match="Input/output error"):
         load_part(Checkpoint.open(tiny_sft), "vae", InlineDevice(), torch.float32)

@@ -12,11 +12,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from yellowsound.memory.arrival import Arrival, Merger
 from yellowsound.memory.device import Device, Fence, Stream
 from yellowsound.memory.extents import Parcel
+from yellowsound.memory.pinned import HostBlock
 from yellowsound.memory.reader import CHUNK_BYTES, Reading
 from yellowsound.memory.ring import Ring
 from yellowsound.memory.supply import Supply
@@ -58,7 +57,7 @@ class Conveyor:
         self._arrival = Arrival(device, merger)
         self._berths = {name: Berth(parcel, parcel.cuts(chunk_bytes), homes[name]) for name, parcel in parcels.items()}
         self._slot_bytes = max([slot_bytes, *(parcel.slot_bytes for parcel in parcels.values())])
-        self._slots = [Slot(index, device.alloc(self._slot_bytes)) for index in range(slots)]
+        self._slot_count, self._slots = slots, list[Slot]()
         for berth in self._berths.values():
             if berth.kind == "vram":
                 berth.set_home(device.alloc(berth.parcel.compact_bytes))
@@ -71,6 +70,7 @@ class Conveyor:
         self._failure: BaseException | None = None
         self._is_closed = False
         self._changed = threading.Condition(threading.RLock())
+        self.take_slots()
         self._courier: threading.Thread | None = None
         if courier:
             self._courier = threading.Thread(target=self._carry, name="courier", daemon=True)
@@ -156,8 +156,14 @@ class Conveyor:
             self.acquire()
             self.release()
 
+    def take_slots(self) -> None:
+        """Have the slots again that ``drop_slots`` gave back."""
+        with self._changed:
+            if not self._slots:
+                self._slots = [Slot(index, self._device.alloc(self._slot_bytes)) for index in range(self._slot_count)]
+
     def drop_slots(self) -> None:
-        """Give the slots back: for a plan whose units all live on the device."""
+        """Give the slots back: for a while, or for good where all units live on the device. Homes stay."""
         with self._changed:
             self._discard()
             self._wait_idle()
@@ -167,14 +173,23 @@ class Conveyor:
                 self._device.free(slot.buffer)
             self._slots.clear()
 
-    def surrender(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Hand the tensors of all device homes to the caller and close; they live as long as they are used."""
+    def adopt(self, blocks: Mapping[str, HostBlock]) -> None:
+        """Take over RAM homes that are full already, from ``hand_over`` of a conveyor of the same parcels."""
         with self._changed:
-            kept = {name: dict(berth.home_views) for name, berth in self._berths.items() if berth.buffer is not None}
-            for berth in self._berths.values():
-                berth.buffer = None
-        self.close()
-        return kept
+            for name, block in blocks.items():
+                self._berths[name].block, self._berths[name].fill = block, Fill.FULL
+
+    def hand_over(self) -> dict[str, HostBlock]:
+        """Give the full RAM homes to the caller, who frees them."""
+        with self._changed:
+            self._discard()
+            self._wait_idle()
+            blocks: dict[str, HostBlock] = {}
+            for name, berth in self._berths.items():
+                if berth.block is not None and berth.fill is Fill.FULL:
+                    blocks[name], berth.block = berth.block, None
+                    berth.forget()
+            return blocks
 
     def demote(self, names: Sequence[str]) -> int:
         """Turn RAM homes into disk homes and give their memory back; returns the bytes given back.

@@ -17,6 +17,7 @@ from yellowsound.memory.device import Device, open_device
 from yellowsound.memory.driver import Driver
 from yellowsound.memory.extents import Parcel
 from yellowsound.memory.hoist import TOWERS, Store
+from yellowsound.memory.leaving import closing_with
 from yellowsound.memory.lora import Lora, LoraMerger
 from yellowsound.memory.parts import build_empty, inside_block, open_reader, put_tensors, read_tensors, wanted_dtype
 from yellowsound.memory.reader import Reader, Report
@@ -88,7 +89,7 @@ def load_streamed_transformer(
     _restore_counts(model, config)
     shells = _Shells(model, bool(config.get("fix_modulation")), where.torch_device)
     merger = LoraMerger(loras, units, checkpoint, where.torch_device) if loras else None
-    reader = open_reader(checkpoint, ["transformer"], report)
+    reader = open_reader(checkpoint, "transformer", report)
     try:
         _load_rest(model, units, reader, where, dtype, merger, checkpoint)
         moving = [unit for unit in units if unit.kind != "rest"]
@@ -107,16 +108,6 @@ def load_streamed_transformer(
         conveyor.fill([unit.name for unit in moving])
         conveyor.drop_slots()
     return model
-
-
-def closing_with(model: nn.Module, *parts: Any) -> None:
-    """Let ``stack.close_streamed(model)`` close these, in this order."""
-
-    def close() -> None:
-        for part in parts:
-            part.close()
-
-    model.__dict__["yellowsound_close"] = close
 
 
 class _Shells:

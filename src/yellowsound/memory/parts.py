@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from yellowsound.checkpoint import Checkpoint, CheckpointError, TensorEntry
 from yellowsound.memory.conveyor import Conveyor
-from yellowsound.memory.device import Device
+from yellowsound.memory.device import Device, Stream
 from yellowsound.memory.extents import Parcel
 from yellowsound.memory.identity import FileIdentity
+from yellowsound.memory.pinned import HostBlock
 from yellowsound.memory.reader import Reader, Report
-from yellowsound.memory.visit import NAMES_OF_DTYPES
+from yellowsound.memory.visit import NAMES_OF_DTYPES, HomeKind, views_of
 from yellowsound.weights.dtypes import loaded_dtype
 from yellowsound.weights.names import name_in_module
 
@@ -48,10 +49,15 @@ def wanted_dtype(component: str, dtype: torch.dtype) -> Callable[[TensorEntry], 
     return lambda entry: loaded_dtype(component, entry.name, entry.dtype, name)
 
 
-def open_reader(checkpoint: Checkpoint, components: Iterable[str], report: Report) -> Reader:
-    """A reader that holds every file of ``components`` to what it is now."""
-    files = {entry.file for name in components for entry in checkpoint.components[name].tensors.values()}
-    return Reader([FileIdentity.of(file) for file in sorted(files)], threads=THREADS, report=report)
+def files_of(checkpoint: Checkpoint, component: str) -> list[FileIdentity]:
+    """Every file of ``component`` as it is now. Raises ReadError."""
+    files = {entry.file for entry in checkpoint.components[component].tensors.values()}
+    return [FileIdentity.of(file) for file in sorted(files)]
+
+
+def open_reader(checkpoint: Checkpoint, component: str, report: Report) -> Reader:
+    """A reader that holds every file of ``component`` to what it is now."""
+    return Reader(files_of(checkpoint, component), threads=THREADS, report=report)
 
 
 def read_tensors(
@@ -59,17 +65,49 @@ def read_tensors(
     reader: Reader,
     tensors: Mapping[str, TensorEntry],
     wanted: Callable[[TensorEntry], str],
+    kept: dict[str, HostBlock] | None = None,
 ) -> dict[str, Tensor]:
-    """Read ``tensors`` into device memory of their own, by key. Raises ReadError."""
+    """Bring ``tensors`` into device memory of their own, by key. Raises ReadError.
+
+    kept: host memory to keep them in: filled if it is empty, and what is in it is not read again. It is the caller's
+    to free, and empty after an error.
+    """
     lots = {f"lot {n}": dict(lot) for n, lot in enumerate(_lots(tensors))}
     parcels = {name: Parcel.build(name, lot, wanted, device.line_bytes) for name, lot in lots.items()}
-    conveyor = Conveyor(device, reader, parcels, dict.fromkeys(lots, "vram"), slots=2, ring_bytes=RING_BYTES)
+    homes: dict[str, HomeKind] = dict.fromkeys(lots, "disk" if kept is None else "ram")
+    conveyor = Conveyor(device, reader, parcels, homes, slots=2, ring_bytes=_ring_bytes(device, kept))
+    found: dict[str, Tensor] = {}
     try:
-        conveyor.fill(list(lots))
-        homes = conveyor.surrender()
+        if kept:
+            conveyor.adopt(kept)
+            kept.clear()
+        conveyor.begin_lap(list(parcels))
+        for parcel in parcels.values():
+            found |= _copied(device, conveyor, parcel)
+        if kept is not None:
+            kept.update(conveyor.hand_over())
     finally:
         conveyor.close()
-    return {key: tensor for home in homes.values() for key, tensor in home.items()}
+    return found
+
+
+def _ring_bytes(device: Device, kept: Mapping[str, HostBlock] | None) -> int:
+    """No ring (one chunk) where every copy starts from a page-locked home."""
+    return 0 if kept and all(device.can_copy_from(block) for block in kept.values()) else RING_BYTES
+
+
+def _copied(device: Device, conveyor: Conveyor, parcel: Parcel) -> dict[str, Tensor]:
+    """The next lot of the lap, out of its slot into memory of its own."""
+    arrived = conveyor.acquire().tensors
+    own = views_of(parcel, device.alloc(parcel.compact_bytes), parcel.compact())
+
+    def copy() -> None:
+        for name, tensor in own.items():
+            tensor.copy_(arrived[name])
+
+    device.run(copy, Stream.COMPUTE)
+    conveyor.release()
+    return own
 
 
 def _lots(tensors: Mapping[str, TensorEntry]) -> Iterator[list[tuple[str, TensorEntry]]]:
@@ -146,31 +184,20 @@ def put_tensors(module: nn.Module, tensors: Mapping[str, Tensor], device: torch.
             owner._buffers[leaf] = tensors[name] if name in tensors else value.to(device)
 
 
+def take_tensors(module: nn.Module, names: Iterable[str]) -> None:
+    """Take these tensors out of ``module`` again; what stands for them has a shape and no memory."""
+    for name in names:
+        path, _, leaf = name.rpartition(".")
+        owner = module.get_submodule(path)
+        tensor = owner._parameters.get(leaf)
+        if tensor is not None:
+            owner._parameters[leaf] = nn.Parameter(torch.empty_like(tensor, device="meta"), requires_grad=False)
+        elif (buffer := owner._buffers.get(leaf)) is not None:
+            owner._buffers[leaf] = torch.empty_like(buffer, device="meta")
+
+
 def _some(word: str, names: Sequence[str]) -> str:
     if not names:
         return ""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{word} {', '.join(names[:3])}{more}; "
-
-
-def load_part(
-    checkpoint: Checkpoint,
-    component: str,
-    device: Device,
-    dtype: torch.dtype,
-    *,
-    report: Report = lambda message: None,
-) -> Any:
-    """One whole part (``vae``, ``vocoder``, ``text_encoder_2``, ...) resident on ``device``, read past the page cache.
-
-    Bit-equal in weights to the library's ``from_pretrained(dtype=...)``. Raises ReadError, CheckpointError.
-    """
-    module = build_empty(checkpoint, component)
-    entries = by_module_name(component, checkpoint.components[component].tensors.values())
-    reader = open_reader(checkpoint, [component], report)
-    try:
-        tensors = read_tensors(device, reader, entries, wanted_dtype(component, dtype))
-    finally:
-        reader.close()
-    put_tensors(module, tensors, device.torch_device, where=str(checkpoint.folder / component))
-    return module.eval()

@@ -47,6 +47,9 @@ class Models:
     def leave(self, *names: str) -> None:
         """A stage has done with these parts: nothing to do where everything stays."""
 
+    def read_ahead(self) -> None:
+        """The transformer is needed soon: nothing to do where everything stays."""
+
     @contextmanager
     def generating(self) -> Iterator[Any]:
         """The text encoder as something that can write text, for as long as it is open."""

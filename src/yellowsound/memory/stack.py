@@ -11,9 +11,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from yellowsound.events import CancelToken
+from yellowsound.events import CancelToken, OnEvent
 from yellowsound.memory.driver import Driver
 from yellowsound.memory.hoist import TOWERS, Branch
+from yellowsound.memory.leaving import close_streamed as close_streamed
 
 _ATTRIBUTE = "yellowsound_driver"
 
@@ -78,7 +79,7 @@ def end_clip(transformer: Any, *, forget: bool = False) -> None:
     """The loop is over. Results are kept for a next clip with the same prompt and schedule unless ``forget``."""
     driver = driver_of(transformer)
     if driver is not None:
-        driver.seams.cancel = CancelToken()
+        driver.seams.cancel, driver.seams.on_event = CancelToken(), None
         if forget:
             driver.forget()
 
@@ -91,14 +92,14 @@ def prefill(transformer: Any) -> None:
 
 
 def set_cancel(transformer: Any, cancel: CancelToken) -> None:
-    """Look at ``cancel`` before each block."""
+    """Look at ``cancel`` before each block, until ``end_clip``."""
     driver = driver_of(transformer)
     if driver is not None:
         driver.seams.cancel = cancel
 
 
-def close_streamed(model: Any) -> None:
-    """Stop whatever streams ``model``: no thread, file, registration or device memory is left."""
-    closing = getattr(model, "__dict__", {}).get("yellowsound_close")
-    if closing is not None:
-        closing()
+def set_listener(transformer: Any, on_event: OnEvent) -> None:
+    """Tell ``on_event`` when homes are given up between steps, until ``end_clip``."""
+    driver = driver_of(transformer)
+    if driver is not None:
+        driver.seams.on_event = on_event

@@ -11,14 +11,15 @@ import torch
 
 from yellowsound.checkpoint import Checkpoint
 from yellowsound.memory.device import open_device
+from yellowsound.memory.kept import load_part
+from yellowsound.memory.leaving import close_streamed, rest_streamed, wake_streamed
 from yellowsound.memory.loader import load_streamed_transformer
 from yellowsound.memory.lora import Lora
-from yellowsound.memory.parts import load_part
 from yellowsound.memory.placement import Counts, arrange
 from yellowsound.memory.plan import Plan
 from yellowsound.memory.relief import shortfall
 from yellowsound.memory.resident import NETWORKS, Models
-from yellowsound.memory.stack import close_streamed, driver_of
+from yellowsound.memory.stack import driver_of, prefill
 from yellowsound.memory.text_loader import load_streamed_text_encoder
 from yellowsound.memory.units import Home, units_of
 
@@ -38,12 +39,20 @@ class StreamedModels(Models):
         super().__init__(checkpoint, device, dtype)
         self.plan, self._loras, self._report = plan, tuple(loras), report
         self._where = open_device(device)
+        self._resting: dict[str, Any] = {}
 
     def leave(self, *names: str) -> None:
-        """Give the device back what these parts held, except those whose home it is."""
-        for name in names:
-            if self.is_loaded(name) and not self._lives_on_device(name):
-                self.drop(name)
+        """Give the device back what these parts held, except those whose home it is; they rest in their homes."""
+        leaving = [name for name in names if self.is_loaded(name) and not self._lives_on_device(name)]
+        for name in leaving:
+            self._resting[name] = self._loaded.pop(name)
+            rest_streamed(self._resting[name])
+        if leaving:
+            self._empty_device_cache()
+
+    def read_ahead(self) -> None:
+        """Let the disk bring what the next lap of the transformer needs, into its homes, slots and ring."""
+        prefill(self.transformer)
 
     @contextmanager
     def generating(self) -> Iterator[Any]:
@@ -66,14 +75,28 @@ class StreamedModels(Models):
 
     def drop(self, *names: str) -> None:
         """Close and forget parts; without names, all of them."""
-        for name in names or tuple(self._loaded):
-            close_streamed(self._loaded.get(name))
-            self._loaded.pop(name, None)
+        for name in names or (*self._loaded, *self._resting):
+            for parts in (self._loaded, self._resting):
+                close_streamed(parts.pop(name, None))
         gc.collect()
+        self._empty_device_cache()
+
+    def _empty_device_cache(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def _load_network(self, name: str) -> Any:
+        if name not in self._resting:
+            return self._open_network(name)
+        model = self._resting.pop(name)
+        try:
+            wake_streamed(model)
+        except BaseException:
+            close_streamed(model)
+            raise
+        return model
+
+    def _open_network(self, name: str) -> Any:
         component = NETWORKS[name][1]
         if name == "transformer":
             model = load_streamed_transformer(
@@ -85,11 +108,19 @@ class StreamedModels(Models):
             return model
         if name == "qwen":
             return load_streamed_text_encoder(self.checkpoint, self.plan, self._where, self.dtype, report=self._report)
-        return load_part(self.checkpoint, component, self._where, self.dtype, report=self._report)
+        home = self.plan.homes[component]
+        return load_part(self.checkpoint, component, self._where, self.dtype, home, report=self._report)
 
     def _lives_on_device(self, name: str) -> bool:
-        homes = [home for unit, home in self.plan.homes.items() if unit.split(".")[0] == NETWORKS[name][1]]
-        return name == "transformer" or all(home is Home.VRAM for home in homes)
+        if name == "transformer":
+            return True
+        component, homes = NETWORKS[name][1], self.plan.homes
+        not_here = {f"text_encoder.{kind}" for kind in ("head", "vision")}  # they come for expansion only
+        return all(
+            home is Home.VRAM
+            for unit, home in homes.items()
+            if unit.split(".")[0] == component and unit not in not_here
+        )
 
     def _blocks_to_give_back(self) -> int:
         """How many RAM homes must go so that the machine neither swaps nor kills us."""

@@ -19,13 +19,14 @@ from yellowsound.checkpoint import Checkpoint, CheckpointError, TensorEntry
 from yellowsound.events import CancelToken
 from yellowsound.memory.conveyor import Conveyor
 from yellowsound.memory.device import Device, Stream, open_device
-from yellowsound.memory.loader import Sizes, closing_with, conveyor_of, dtype_word
+from yellowsound.memory.kept import Kept
+from yellowsound.memory.leaving import closing_with, resting_with
+from yellowsound.memory.loader import Sizes, conveyor_of, dtype_word
 from yellowsound.memory.parts import (
     build_empty,
     by_module_name,
+    files_of,
     open_reader,
-    put_tensors,
-    read_tensors,
     wanted_dtype,
 )
 from yellowsound.memory.reader import Report
@@ -81,6 +82,15 @@ class LayerStack(nn.Module):
         self._conveyor.release()
         return output
 
+    def rest(self) -> None:
+        """Give the slots back; layers stay in their homes."""
+        self._shell.unbind()
+        self._conveyor.drop_slots()
+
+    def wake(self) -> None:
+        """Have the slots again."""
+        self._conveyor.take_slots()
+
     def close(self) -> None:
         self._conveyor.close()
         self._shell.unbind()
@@ -100,8 +110,9 @@ def load_streamed_text_encoder(
     """transformers' Qwen2_5_VLForConditionalGeneration with streamed layers.
 
     homes: other homes than the plan's for the layers (expansion has its own). generate: the language head is there
-    too. vision: the picture tower is there too. ``stack.close_streamed(model)`` gives everything back. Raises
-    CheckpointError, ReadError.
+    too. vision: the picture tower is there too. While it rests (``leaving.rest_streamed``) its weights are in the
+    homes that the plan gives them. ``stack.close_streamed(model)`` gives everything back. Raises CheckpointError,
+    ReadError.
     """
     where = open_device(device, report) if isinstance(device, str | torch.device) else device
     units = [u for u in units_of(checkpoint, dtype_word(dtype)).values() if u.component == "text_encoder"]
@@ -110,22 +121,32 @@ def load_streamed_text_encoder(
     shell = _take_layer(model, checkpoint)
     absent = [kind for kind, is_there in (("head", generate), ("vision", vision)) if not is_there]
     _leave_out(model, absent)
-    reader = open_reader(checkpoint, ["text_encoder"], report)
+    resident = [unit for unit in units if unit.kind != "layer" and unit.kind not in absent]
+    kept = Kept(
+        model,
+        by_module_name("text_encoder", [entry for unit in resident for entry in unit.tensors]),
+        wanted_dtype("text_encoder", dtype),
+        Home.VRAM if generate else plan.homes["text_encoder.rest"],
+        device=where,
+        files=files_of(checkpoint, "text_encoder"),
+        folder=checkpoint.folder / "text_encoder",
+        report=report,
+    )
+    reader = open_reader(checkpoint, "text_encoder", report)
     try:
-        resident = [e for u in units if u.kind != "layer" and u.kind not in absent for e in u.tensors]
-        entries = by_module_name("text_encoder", resident)
-        tensors = read_tensors(where, reader, entries, wanted_dtype("text_encoder", dtype))
-        put_tensors(model, tensors, where.torch_device, where=str(checkpoint.folder / "text_encoder"))
+        kept.wake()
         sizes = Sizes(plan.text_slots, plan.text_slot_bytes, plan.ring_bytes, plan.chunk_bytes)
         conveyor = conveyor_of(layers, homes or plan.homes, sizes, where, reader, dtype, key_of=_inside_layer)
     except BaseException:
+        kept.close()
         reader.close()
         raise
     if generate:
         _take_generation_config(model, checkpoint)
     stack = LayerStack(conveyor, where, shell, [unit.name for unit in layers], laps=generate)
     model.model.language_model.layers = nn.ModuleList([stack])
-    closing_with(model, stack, reader, where)
+    closing_with(model, stack, kept, reader, where)
+    resting_with(model, stack, kept)
     if not plan.text_slots:
         conveyor.fill([unit.name for unit in layers])
         conveyor.drop_slots()

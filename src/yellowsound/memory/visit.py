@@ -64,13 +64,13 @@ class Berth:
         """The unit's tensors in a slot, in the dtype to run in. Kept, so that a visit allocates nothing."""
         if slot.index not in self.slot_views:
             offsets = {place.name: place.view_offset for place in self.parcel.places}
-            self.slot_views[slot.index] = _views(self.parcel, slot.buffer, offsets)
+            self.slot_views[slot.index] = views_of(self.parcel, slot.buffer, offsets)
         return self.slot_views[slot.index]
 
     def set_home(self, buffer: torch.Tensor) -> None:
         """Take ``buffer`` (of the parcel's compact size) as the home on the device."""
         self.buffer = buffer
-        self.home_views = _views(self.parcel, buffer, self.parcel.compact())
+        self.home_views = views_of(self.parcel, buffer, self.parcel.compact())
 
     def cast_in(self, slot: Slot) -> None:
         """Turn stored dtypes into wanted ones, inside the slot."""
@@ -164,7 +164,7 @@ class Loaded:
     tensors: Mapping[str, torch.Tensor]
 
 
-def _views(parcel: Parcel, buffer: torch.Tensor, offsets: Mapping[str, int]) -> dict[str, torch.Tensor]:
+def views_of(parcel: Parcel, buffer: torch.Tensor, offsets: Mapping[str, int]) -> dict[str, torch.Tensor]:
     """Typed, shaped views of ``buffer``, one per tensor of ``parcel``."""
     with torch.inference_mode(False):
         return {

@@ -23,14 +23,22 @@ BLOCK_CLASSES = frozenset(
     }
 )
 
+STACK_CLASS = "LayerStack"  # streams the layers of the text encoder and looks at a token of its own before each
+
 
 @contextmanager
 def cancellable(cancel: CancelToken, *models: Any) -> Iterator[None]:
     """While it is open, each block of ``models`` first raises Cancelled if the token was thrown."""
-    blocks = [m for model in models for m in model.modules() if type(m).__name__ in BLOCK_CLASSES]
+    modules = [m for model in models for m in model.modules()]
+    blocks = [m for m in modules if type(m).__name__ in BLOCK_CLASSES]
+    stacks: list[Any] = [m for m in modules if type(m).__name__ == STACK_CLASS]
     handles = [block.register_forward_pre_hook(lambda *_: cancel.check()) for block in blocks]
     try:
+        for stack in stacks:
+            stack.cancel = cancel
         yield
     finally:
+        for stack in stacks:
+            stack.cancel = CancelToken()
         for handle in handles:
             handle.remove()
