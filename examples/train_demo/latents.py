@@ -93,7 +93,8 @@ class Encoder:
         """Latents (B, 16, 24, 16) of the pictures that the clips start from, sampled as the pipeline does."""
         drawn = picture(batch, self.window).to(self.vae.dtype)
         latents = self.vae.encode(drawn).latent_dist.sample().float() * self.vae.config.scaling_factor
-        return latents[:, :, 0].permute(0, 2, 3, 1)
+        first: Tensor = latents[:, :, 0].permute(0, 2, 3, 1)
+        return first
 
 
 def encode_tiles(vae: Any, video: Tensor) -> Tensor:

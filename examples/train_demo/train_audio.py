@@ -109,7 +109,8 @@ def _filter_one_by_one() -> None:
     def up(self: Any, x: Tensor) -> Tensor:
         flat = functional.pad(x.reshape(-1, 1, x.shape[-1]), (self.pad, self.pad), mode="replicate")
         made = self.ratio * functional.conv_transpose1d(flat, self.filter, stride=self.stride)
-        return made[..., self.pad_left : -self.pad_right].reshape(*x.shape[:2], -1)
+        cut: Tensor = made[..., self.pad_left : -self.pad_right].reshape(*x.shape[:2], -1)
+        return cut
 
     def low_pass(self: Any, x: Tensor) -> Tensor:
         flat = functional.pad(x.reshape(-1, 1, x.shape[-1]), (self.pad_left, self.pad_right), mode="replicate")

@@ -207,7 +207,7 @@ class Lesson:
 
 def _clean(x: Tensor, velocity: Tensor, sigma: Tensor) -> Tensor:
     """The grid of clean latents (B, GRID, ...) from the student's output, whose channels are grid-major."""
-    grid = velocity.unflatten(-1, (GRID, x.shape[-1])).movedim(-2, 1)
+    grid = velocity.reshape(*velocity.shape[:-1], GRID, x.shape[-1]).movedim(-2, 1)
     return x[:, None] - sigma.view(-1, *[1] * x.ndim) * grid
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 CLIP_FRAMES, TILE, STRIDE = 29, 17, 12
-PEAK_RATE, KL_WEIGHT, OBJECT_WEIGHT = 2e-3, 3e-4, 8.0
+PEAK_RATE, KL_WEIGHT, OBJECT_WEIGHT = 1e-3, 3e-4, 8.0
 
 
 def train(
