@@ -21,13 +21,14 @@ from yellowsound.events import CancelToken, OnEvent, Preview, StepDone
 from yellowsound.memory.geometry import Offload
 from yellowsound.memory.lora import Lora
 from yellowsound.memory.plan import Plan
-from yellowsound.memory.resident import TEXT_PARTS, Models
-from yellowsound.memory.stack import end_clip, predict, prepare_clip, set_cancel
+from yellowsound.memory.resident import STAGE_PARTS, TEXT_PARTS, Models
+from yellowsound.memory.stack import end_clip, predict, prepare_clip, set_cancel, set_listener
 from yellowsound.metadata import clip_metadata
 from yellowsound.recipe import Recipe
 from yellowsound.request import ClipRequest, RequestError
 from yellowsound.residency import DTYPE_WORDS, Limits, Residency, pick_device, pick_dtype
 from yellowsound.run import Run
+from yellowsound.stages.cancel import cancellable
 from yellowsound.stages.decode import decode_audio, decode_video, require_finite
 from yellowsound.stages.delivery import Delivery
 from yellowsound.stages.denoise import StepResult, denoise
@@ -116,15 +117,22 @@ class Engine:
         picture = self._picture(request, run)
         plan = self._residency.settle(request, run)
         generator = torch.Generator("cpu").manual_seed(request.seed or 0)
-        request = self._expand(request, picture, run)
-        texts = self._encode_texts(request, run)
-        noise = self._draw(request, picture, generator, run)
-        latents = self._denoise(request, texts, noise, run)
-        return self._decode(request, latents, plan, run, delivery)
+        try:
+            request = self._expand(request, picture, run)
+            texts = self._encode_texts(request, run)
+            noise = self._draw(request, picture, generator, run)
+            latents = self._denoise(request, texts, noise, run)
+            return self._decode(request, latents, plan, run, delivery)
+        finally:  # a stage that was left by an error still holds its parts
+            self.models.leave(*STAGE_PARTS)
 
     @torch.no_grad()
     def encode_ahead(self, requests: Sequence[ClipRequest | str], cancel: CancelToken | None = None) -> None:
-        """Encode prompts now, so that their clips start denoising at once; what will be expanded first is left out."""
+        """Encode prompts now, so that their clips start denoising at once; what will be expanded first is left out.
+
+        Between clips only: a plan counts the encoder and the denoising loop one after the other, so calling this from
+        another thread, or from an event of a running clip, would take memory that is not there.
+        """
         wanted = [r if isinstance(r, ClipRequest) else ClipRequest(prompt=r) for r in requests]
         texts = {t: r for r in wanted if not r.expand_prompt for t in self._prompts(self._resolve(r))}
         unknown = [text for text in texts if self._texts.get(text) is None]
@@ -133,10 +141,14 @@ class Engine:
         if self._residency.current is None:
             request = self._resolve(texts[unknown[0]])
             self._residency.settle(request, Run(None, cancel, self._residency.device))
-        for text in unknown:
-            (cancel or CancelToken()).check()
-            self._text(text)
-        self.models.leave("qwen", "clip")
+        cancel = cancel or CancelToken()
+        try:
+            with cancellable(cancel, self.models.qwen, self.models.clip):
+                for text in unknown:
+                    cancel.check()
+                    self._text(text)
+        finally:
+            self.models.leave("qwen", "clip")
 
     def text_encoders(self) -> TextEncoders:
         """Qwen and CLIP with their tokenizers, loaded if they are not."""
@@ -181,7 +193,7 @@ class Engine:
         if not request.expand_prompt:
             return request
         self._ready(run, "tokenizer")
-        with run.stage("expand"), self.models.generating() as qwen:
+        with run.stage("expand"), self.models.generating() as qwen, cancellable(run.cancel, qwen):
             text = expand(
                 request.prompt,
                 self.models.tokenizer,
@@ -200,7 +212,8 @@ class Engine:
         unknown = any(self._texts.get(prompt) is None for prompt in prompts)
         if unknown:
             self.checkpoint.require("text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2")
-            self._ready(run, *TEXT_PARTS)
+            self._ready(run, *TEXT_PARTS, *self.models.wanted_early)
+            self.models.read_ahead()
         with run.stage("text", *([self.models.qwen, self.models.clip] if unknown else [])):
             texts = [self._text(p).to(self.models.device, self.models.dtype) for p in prompts]
             self.models.leave("qwen", "clip")
@@ -246,6 +259,7 @@ class Engine:
         self._ready(run, "transformer", "scheduler")
         transformer = self.models.transformer
         set_cancel(transformer, run.cancel)
+        set_listener(transformer, run.emit)
         try:
             with run.stage("denoise", transformer), self._residency.noting_peak("denoise", request):
                 return denoise(
@@ -271,6 +285,7 @@ class Engine:
     def _decode(self, request: ClipRequest, latents: Latents, plan: Plan, run: Run, delivery: Delivery) -> Clip:
         """Sound first, since it is quick, then frames in chunks that are encoded while the next tile is decoded."""
         require_finite(latents)
+        self.models.read_ahead()  # for the next clip: the disk and the link are idle now
         sound = ("audio_vae", "vocoder") if request.sample_audio else ()
         self._ready(run, "vae", *sound)
         m, waveform, writer, chunks = self.models, None, None, []

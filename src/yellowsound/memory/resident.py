@@ -6,7 +6,7 @@ here ever asks a hub. ``memory.streamed`` loads the same parts by plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,10 +24,16 @@ NETWORKS = {
     "clip": ("transformers", "text_encoder_2", "CLIPTextModel"),
 }
 TEXT_PARTS = ("tokenizer", "qwen", "clip_tokenizer", "clip")
+STAGE_PARTS = ("qwen", "clip", "vae", "audio_vae", "vocoder")  # networks that one stage needs and the others do not
 
 
 class Models:
-    """Parts by name: the networks of ``NETWORKS``, ``scheduler``, ``tokenizer`` and ``clip_tokenizer``."""
+    """Parts by name: the networks of ``NETWORKS``, ``scheduler``, ``tokenizer`` and ``clip_tokenizer``.
+
+    wanted_early: parts to load before the prompt is encoded, because ``read_ahead`` can use the time.
+    """
+
+    wanted_early: tuple[str, ...] = ()
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
         self.checkpoint, self.device, self.dtype = checkpoint, device, dtype
@@ -46,6 +52,9 @@ class Models:
 
     def leave(self, *names: str) -> None:
         """A stage has done with these parts: nothing to do where everything stays."""
+
+    def listen(self, report: Callable[[str], None]) -> None:
+        """Whom to tell, from now on, what fell back to a slower way."""
 
     def read_ahead(self) -> None:
         """The transformer is needed soon: nothing to do where everything stays."""

@@ -27,6 +27,8 @@ from yellowsound.memory.units import Home, units_of
 class StreamedModels(Models):
     """Parts with the homes of one plan; ``report`` is told what fell back to a slower way."""
 
+    wanted_early = ("transformer",)
+
     def __init__(
         self,
         checkpoint: Checkpoint,
@@ -37,9 +39,12 @@ class StreamedModels(Models):
         report: Callable[[str], None] = lambda message: None,
     ) -> None:
         super().__init__(checkpoint, device, dtype)
-        self.plan, self._loras, self._report = plan, tuple(loras), report
-        self._where = open_device(device)
+        self.plan, self._loras, self._listener = plan, tuple(loras), report
+        self._where = open_device(device, self._report)
         self._resting: dict[str, Any] = {}
+
+    def listen(self, report: Callable[[str], None]) -> None:
+        self._listener = report
 
     def leave(self, *names: str) -> None:
         """Give the device back what these parts held, except those whose home it is; they rest in their homes."""
@@ -80,6 +85,9 @@ class StreamedModels(Models):
                 close_streamed(parts.pop(name, None))
         gc.collect()
         self._empty_device_cache()
+
+    def _report(self, message: str) -> None:
+        self._listener(message)
 
     def _empty_device_cache(self) -> None:
         if self.device.type == "cuda":
