@@ -86,7 +86,7 @@ class Residency:
         elif not _same_homes(before, wanted):
             run.emit(Replanned(reason=_reason(before, wanted)))
             self._lay_out(wanted, run)
-        self.models.listen(run.warn)
+        self.models.follow(wanted, run.warn)
         return wanted
 
     def _lay_out(self, wanted: Plan, run: Run) -> None:

@@ -1,4 +1,4 @@
-"""What a second clip costs: it reads from disk what the plan says lives there, gives the same bits, and leaks nothing."""
+"""A second clip reads from disk what the plan says lives there, gives the same bits, and leaks nothing."""
 
 from __future__ import annotations
 
@@ -378,3 +378,59 @@ def test_the_encoder_gives_the_same_states_after_a_rest(tiny_sft: Path, dtype: t
                 wake_streamed(model)
                 assert torch.equal(model.model(input_ids=ids, use_cache=False).last_hidden_state, first)
         close_streamed(model)
+
+
+@pytest.mark.parametrize("kinds", [(), ("vram",), ("ram",), ("vram", "ram")])
+def test_expansion_takes_the_homes_that_the_plan_says_and_a_later_clip_is_the_same(
+    tiny_distill: Path,
+    reads: Counter[str],
+    laid_out: Any,
+    engines: Callable[..., Engine],
+    monkeypatch: pytest.MonkeyPatch,
+    kinds: tuple[str, ...],
+) -> None:
+    laid_out(MIXED)
+    hand_laid = Residency.plan
+
+    def plan(residency: Residency, request: ClipRequest) -> Plan:
+        found = hand_laid(residency, request)
+        if found.expansion is None:
+            return found
+        emptied = replace(found.expansion, empties_vram="vram" in kinds, empties_ram="ram" in kinds)
+        return replace(found, expansion=emptied)
+
+    monkeypatch.setattr(Residency, "plan", plan)
+    engine = engines(tiny_distill)
+    engine.generate(ClipRequest(**SMALL))
+    reads.clear()
+    clip = engine.generate(ClipRequest(**{**SMALL, "num_inference_steps": 1}, expand_prompt=True))
+    assert clip.metadata["expanded_from"] == "a cat"
+    assert ("transformer" in reads) == bool(kinds) and ("vae" in reads) == ("ram" in kinds)
+    assert ("text_encoder_2" in reads) == ("vram" in kinds)
+    assert not engine.models.is_loaded("qwen")
+    again = ClipRequest(**{**SMALL, "num_inference_steps": 1, "prompt": clip.metadata["prompt"]})
+    assert_same(Engine.load(tiny_distill, device="cpu").generate(again), clip)
+
+
+def test_short_host_memory_takes_the_homes_of_resting_parts_first(
+    tiny_distill: Path,
+    reads: Counter[str],
+    laid_out: Any,
+    engines: Callable[..., Engine],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    laid_out({})
+    engine, told = engines(tiny_distill), []
+    first = engine.generate(ClipRequest(**SMALL))
+    missing = [1]
+    monkeypatch.setattr(streamed, "shortfall", lambda: missing.pop() if missing else 0)
+    assert_same(first, engine.generate(ClipRequest(**SMALL), on_event=told.append))
+    reasons = [event.reason for event in told if isinstance(event, Replanned)]
+    assert len(reasons) == 1 and "text_encoder, 0." in reasons[0] and "every clip" in reasons[0]
+    reads.clear()
+    engine.generate(ClipRequest(**{**SMALL, "prompt": "a dog"}))
+    engine.generate(ClipRequest(**{**SMALL, "prompt": "a bird"}))
+    entries = [
+        u for u in units_of(Checkpoint.open(tiny_distill)) if u.startswith(("text_encoder.layers", "text_encoder.rest"))
+    ]
+    assert dict(reads) == {"text_encoder": 2 * stored(tiny_distill, *entries)}

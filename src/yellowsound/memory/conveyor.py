@@ -77,6 +77,11 @@ class Conveyor:
             self._courier.start()
 
     @property
+    def has_slots(self) -> bool:
+        """Whether units stream; else all of them live on the device once they were filled."""
+        return self._slot_count > 0
+
+    @property
     def homes(self) -> dict[str, HomeKind]:
         """Where each unit lives now."""
         return {name: berth.kind for name, berth in self._berths.items()}

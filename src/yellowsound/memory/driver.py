@@ -6,7 +6,7 @@ loop. Everything that may happen between two blocks (cancel, what watches them) 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from yellowsound.memory.course import Call, Course, Modulations, Seams, Visual
 from yellowsound.memory.device import Device, Stream
 from yellowsound.memory.hoist import TOWERS, Branch, Hoist, Store, results_bytes, time_embeds
 from yellowsound.memory.shells import Shell
+from yellowsound.memory.visit import HomeKind
 
 
 class Driver:
@@ -90,6 +91,20 @@ class Driver:
         self._hoist = None
         self._store.close()
 
+    def step_aside(self, kinds: Collection[HomeKind]) -> None:
+        """Give slots, results and the homes of these ``kinds`` back, for a stage that needs their memory."""
+        self.forget()
+        self._unbind()
+        self.conveyor.evict([name for name, kind in self.conveyor.homes.items() if kind in kinds])
+        self.conveyor.drop_slots()
+
+    def step_back(self) -> None:
+        """Have the slots again. Homes given up are read again as lap one passes. Raises ReadError."""
+        self.conveyor.take_slots()
+        if not self.conveyor.has_slots:  # nothing streams, so there is no lap to fill homes
+            self.conveyor.fill(list(self.conveyor.homes))
+            self.conveyor.drop_slots()
+
     def run_text(self, tower: str, *args: Any) -> Tensor:
         """The text blocks of one tower, in the place of their list: hoisted output, or a pass of their own."""
         if self._hoist is not None and self._place is not None:
@@ -130,10 +145,13 @@ class Driver:
         self._hoist = None
         self.conveyor.close()
         self._store.close()
-        for shell in (self.block_shell, self._modulations.shell, *self.text_shells.values()):
-            shell.unbind()
+        self._unbind()
 
     # inside
+
+    def _unbind(self) -> None:
+        for shell in (self.block_shell, self._modulations.shell, *self.text_shells.values()):
+            shell.unbind()
 
     def _text_lap(self) -> list[str]:
         return [name for tower in TOWERS for name in self.course.texts[tower]]

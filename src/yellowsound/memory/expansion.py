@@ -16,7 +16,7 @@ from yellowsound.memory.machine import Machine
 from yellowsound.memory.peaks import computed_peak
 from yellowsound.memory.placement import DERATING, MEMCPY_BYTES_PER_SECOND
 from yellowsound.memory.refusal import PlanError, refuse
-from yellowsound.memory.units import ModelDescription
+from yellowsound.memory.units import Home, ModelDescription
 
 USUAL_TOKENS = 300
 SECONDS_PER_TOKEN_LIMIT = 1.0  # five minutes for a usual prompt
@@ -25,13 +25,18 @@ REMEDY = "expand the prompt elsewhere and pass the result, or leave expansion of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """Layers by place while a prompt is expanded, and seconds a token. ``vram_bytes``: the stage's peak."""
+    """Layers by place while a prompt is expanded, and seconds a token. ``vram_bytes``: the stage's peak.
+
+    empties_vram, empties_ram: the homes there do not fit beside it; they are given up and read again in lap one.
+    """
 
     layers_in_vram: int
     layers_in_ram: int
     seconds_per_token: float
     vram_bytes: int
     ram_bytes: int
+    empties_vram: bool
+    empties_ram: bool
 
 
 def plan_expansion(
@@ -43,7 +48,7 @@ def plan_expansion(
         raise PlanError(f"{model.name or 'the checkpoint'} has no text encoder, so prompts cannot be expanded")
     layer, slot = largest(layers, "device_bytes"), largest(layers, "slot_bytes")
     cache = model.text_layers_kv_bytes * (geometry.text_tokens + 2 * USUAL_TOKENS)
-    fixed = device_bytes(model.of("text_encoder", "rest", "vision", "head"))
+    fixed = device_bytes((*model.of("text_encoder", "rest", "vision", "head"), *model.of("transformer", "rest")))
     fixed += computed_peak("text", model, geometry) + cache
     budget = device_budget(machine, caps)
     host = host_budget(machine, caps) - layout.claims.host - layout.ring.bytes
@@ -63,9 +68,28 @@ def plan_expansion(
         raise PlanError(f"prompt expansion would take {seconds:.1f} s a token, {SECONDS_PER_TOKEN_LIMIT:.0f} s is the "
                         f"limit: {in_ram} of {len(layers)} layers pass the link for every token; {REMEDY}")  # fmt: skip
     used = fixed + in_vram * layer + (TEXT_SLOTS * slot if in_ram else 0)
+    on_device, in_host = _homes_bytes(model, layout)
+    if machine.device == "cpu":  # one memory serves as both
+        crowded = used + held + on_device + in_host > host
+        empties = crowded, crowded
+    else:
+        empties = used + on_device > budget, held + in_host > host
     return Expansion(
-        layers_in_vram=in_vram, layers_in_ram=in_ram, seconds_per_token=seconds, vram_bytes=used, ram_bytes=held
+        layers_in_vram=in_vram,
+        layers_in_ram=in_ram,
+        seconds_per_token=seconds,
+        vram_bytes=used,
+        ram_bytes=held,
+        empties_vram=empties[0] and on_device > 0,
+        empties_ram=empties[1] and in_host > 0,
     )
+
+
+def _homes_bytes(model: ModelDescription, layout: Layout) -> tuple[int, int]:
+    """What the homes of the plan take on the device and in host memory."""
+    moving = [unit for unit in model.units if unit not in model.of("transformer", "rest")]
+    on_device = device_bytes(unit for unit in moving if layout.homes[unit.name] is Home.VRAM)
+    return on_device, sum(unit.ram_bytes for unit in moving if layout.homes[unit.name] is Home.RAM)
 
 
 def _seconds_per_token(machine: Machine, model: ModelDescription, in_ram: int, pinned: bool) -> float:

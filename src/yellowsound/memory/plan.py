@@ -146,8 +146,8 @@ def plan(
     caps, known, allowed = Caps(vram_bytes, ram_bytes), peaks or Peaks(), recipe or Recipe()
     layout = lay_out(machine, model, geometry, caps, offload, known, expand)
     expansion = plan_expansion(machine, model, geometry, caps, layout) if expand else None
-    refill = expansion is not None and expansion.layers_in_vram > 0 and layout.counts.vram > 0
-    laps = timing.laps(machine, model, geometry, layout, refill)
+    given_up = expansion is not None and expansion.empties_vram, expansion is not None and expansion.empties_ram
+    laps = timing.laps(machine, model, geometry, layout, *given_up)
     stages = stage_peaks(machine, model, geometry, layout, laps, expansion)
     return Plan(
         machine=machine,

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from yellowsound.checkpoint import Checkpoint, CheckpointError
+from yellowsound.memory.plan import Plan
 
 # part -> (library, folder in the checkpoint, class)
 NETWORKS = {
@@ -24,7 +25,8 @@ NETWORKS = {
     "clip": ("transformers", "text_encoder_2", "CLIPTextModel"),
 }
 TEXT_PARTS = ("tokenizer", "qwen", "clip_tokenizer", "clip")
-STAGE_PARTS = ("qwen", "clip", "vae", "audio_vae", "vocoder")  # networks that one stage needs and the others do not
+# Networks that one stage needs and the others do not; those that every clip uses come first.
+STAGE_PARTS = ("vae", "audio_vae", "vocoder", "clip", "qwen")
 
 
 class Models:
@@ -53,8 +55,8 @@ class Models:
     def leave(self, *names: str) -> None:
         """A stage has done with these parts: nothing to do where everything stays."""
 
-    def listen(self, report: Callable[[str], None]) -> None:
-        """Whom to tell, from now on, what fell back to a slower way."""
+    def follow(self, plan: Plan, report: Callable[[str], None]) -> None:
+        """A clip begins under ``plan``, which has the homes that there are; ``report`` is told what fell back."""
 
     def read_ahead(self) -> None:
         """The transformer is needed soon: nothing to do where everything stays."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from yellowsound.checkpoint import Checkpoint
+from yellowsound.events import Replanned
 from yellowsound.memory.device import open_device
 from yellowsound.memory.kept import load_part
 from yellowsound.memory.leaving import close_streamed, rest_streamed, wake_streamed
@@ -18,10 +20,11 @@ from yellowsound.memory.lora import Lora
 from yellowsound.memory.placement import Counts, arrange
 from yellowsound.memory.plan import Plan
 from yellowsound.memory.relief import shortfall
-from yellowsound.memory.resident import NETWORKS, Models
+from yellowsound.memory.resident import NETWORKS, STAGE_PARTS, Models
 from yellowsound.memory.stack import driver_of, prefill
 from yellowsound.memory.text_loader import load_streamed_text_encoder
 from yellowsound.memory.units import Home, units_of
+from yellowsound.memory.visit import HomeKind
 
 
 class StreamedModels(Models):
@@ -42,8 +45,10 @@ class StreamedModels(Models):
         self.plan, self._loras, self._listener = plan, tuple(loras), report
         self._where = open_device(device, self._report)
         self._resting: dict[str, Any] = {}
+        self._given_up: set[str] = set()  # units whose RAM home the machine needed
 
-    def listen(self, report: Callable[[str], None]) -> None:
+    def follow(self, plan: Plan, report: Callable[[str], None]) -> None:
+        self.plan = replace(plan, homes={**plan.homes, **dict.fromkeys(self._given_up, Home.DISK)})
         self._listener = report
 
     def leave(self, *names: str) -> None:
@@ -62,21 +67,24 @@ class StreamedModels(Models):
     @contextmanager
     def generating(self) -> Iterator[Any]:
         """The text encoder with its head and eyes, in the homes of the plan's expansion stage; closed afterwards."""
-        self.drop("qwen")
-        model = load_streamed_text_encoder(
-            self.checkpoint,
-            self.plan,
-            self._where,
-            self.dtype,
-            homes=self._homes_while_expanding(),
-            generate=True,
-            vision=True,
-            report=self._report,
-        )
+        self._make_way()
+        model, is_done = None, False
         try:
+            model = load_streamed_text_encoder(
+                self.checkpoint,
+                self.plan,
+                self._where,
+                self.dtype,
+                homes=self._homes_while_expanding(),
+                generate=True,
+                vision=True,
+                report=self._report,
+            )
             yield model
+            is_done = True
         finally:
             close_streamed(model)
+            self._take_back(is_done)
 
     def drop(self, *names: str) -> None:
         """Close and forget parts; without names, all of them."""
@@ -120,19 +128,63 @@ class StreamedModels(Models):
         return load_part(self.checkpoint, component, self._where, self.dtype, home, report=self._report)
 
     def _lives_on_device(self, name: str) -> bool:
-        if name == "transformer":
-            return True
-        component, homes = NETWORKS[name][1], self.plan.homes
+        return name == "transformer" or all(home is Home.VRAM for home in self._homes_of(name))
+
+    def _homes_of(self, name: str) -> list[Home]:
+        component = NETWORKS[name][1]
         not_here = {f"text_encoder.{kind}" for kind in ("head", "vision")}  # they come for expansion only
-        return all(
-            home is Home.VRAM
-            for unit, home in homes.items()
-            if unit.split(".")[0] == component and unit not in not_here
-        )
+        return [
+            home for unit, home in self.plan.homes.items() if unit.split(".")[0] == component and unit not in not_here
+        ]
+
+    def _make_way(self) -> None:
+        """Leave the device, and whichever homes the plan says, to the expansion of a prompt."""
+        assert self.plan.expansion is not None
+        self.leave(*STAGE_PARTS)
+        kinds: list[HomeKind] = ["vram"] if self.plan.expansion.empties_vram else []
+        kinds += ["ram"] if self.plan.expansion.empties_ram else []
+        parts = [name for name in STAGE_PARTS if any(self._homes_of(name).count(Home(kind)) for kind in kinds)]
+        if parts:
+            self.drop(*parts)
+        driver = driver_of(self._loaded.get("transformer"))
+        if driver is not None:
+            driver.step_aside(kinds)
+            self._empty_device_cache()
+
+    def _take_back(self, is_done: bool) -> None:
+        """Expansion is over; after an error nothing is read for a clip that will not be made."""
+        self._empty_device_cache()
+        driver = driver_of(self._loaded.get("transformer"))
+        if driver is not None and (is_done or driver.conveyor.has_slots):
+            driver.step_back()
+        elif driver is not None:
+            self.drop("transformer")
 
     def _blocks_to_give_back(self) -> int:
-        """How many RAM homes must go so that the machine neither swaps nor kills us."""
-        return -(-shortfall() // max(self.plan.slot_bytes, 1))
+        """How many RAM homes of blocks must go so that the machine neither swaps nor kills us; parts go first."""
+        missing = shortfall()
+        for name in reversed(STAGE_PARTS):
+            if missing > 0 and name in self._resting:
+                missing -= self._give_up(name)
+        return -(-max(missing, 0) // max(self.plan.slot_bytes, 1))
+
+    def _give_up(self, name: str) -> int:
+        """Turn the RAM homes of a resting part into disk homes; returns the bytes that were in them."""
+        component = NETWORKS[name][1]
+        units = units_of(self.checkpoint).values()
+        lost = [u for u in units if u.component == component and self.plan.homes[u.name] is Home.RAM]
+        if not lost:
+            return 0
+        self.drop(name)
+        self._given_up |= {unit.name for unit in lost}
+        self.follow(self.plan, self._listener)
+        driver, freed = driver_of(self.transformer), sum(unit.ram_bytes for unit in lost)
+        if driver is not None and driver.seams.on_event is not None:
+            given = f"{component}, {freed / 2**30:.2f} GiB given back"
+            driver.seams.on_event(
+                Replanned(reason=f"host memory ran short ({given}): it is read from disk in every clip from now on")
+            )
+        return freed
 
     def _homes_while_expanding(self) -> dict[str, Home]:
         """Nothing else needs the device then: as many layers as the plan says live there, the rest in host memory."""

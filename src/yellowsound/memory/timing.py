@@ -30,8 +30,18 @@ class Laps:
         return (self.first if first else self.warm).seconds + (steps - 1) * self.steady.seconds
 
 
-def laps(machine: Machine, model: ModelDescription, geometry: Geometry, layout: Layout, refill: bool = False) -> Laps:
-    """Pace of the laps. ``refill``: device homes were given up for prompt expansion and are read again in lap one."""
+def laps(
+    machine: Machine,
+    model: ModelDescription,
+    geometry: Geometry,
+    layout: Layout,
+    refill: bool = False,
+    refill_ram: bool = False,
+) -> Laps:
+    """Pace of the laps.
+
+    refill, refill_ram: device homes, host homes were given up for prompt expansion and are read again in lap one.
+    """
     block = work.block_seconds(model, geometry, machine.rates)
     compute = block * len(model.blocks)
     first_compute = compute + work.hoisting_seconds(model, geometry, machine.rates)
@@ -39,7 +49,7 @@ def laps(machine: Machine, model: ModelDescription, geometry: Geometry, layout: 
     steady = paced(machine, homes, pinned, model.blocks, compute)
     moving = [unit for unit in model.of("transformer") if unit.kind != "rest"]
     cold = paced(machine, homes, pinned, model.of("transformer"), first_compute, all_from_disk=True)
-    warm = paced(machine, homes, pinned, moving, first_compute, refill=refill)
+    warm = paced(machine, homes, pinned, moving, first_compute, refill=refill, refill_ram=refill_ram)
     return Laps(block, steady, cold, warm)
 
 
@@ -67,13 +77,16 @@ def paced(
     *,
     all_from_disk: bool = False,
     refill: bool = False,
+    refill_ram: bool = False,
 ) -> Pace:
     """Pace of one pass over ``units`` from their homes."""
     size = {home: stored_bytes(u for u in units if homes[u.name] is home) for home in Home}
     disk, link = size[Home.DISK], size[Home.DISK] + size[Home.RAM]
     if all_from_disk or refill:
-        disk += size[Home.VRAM] + (size[Home.RAM] if all_from_disk else 0)
+        disk += size[Home.VRAM]
         link += size[Home.VRAM]
+    if all_from_disk or refill_ram:
+        disk += size[Home.RAM]
     return pace(
         compute,
         disk,
