@@ -34,7 +34,8 @@ class LocalPool:
         pass
 
     def _environment(self, slot: int) -> dict[str, str]:
-        environment = dict(os.environ)
+        # every clip has encoder threads of its own; glibc would give each an arena and never take it back
+        environment = {"MALLOC_ARENA_MAX": "2", **os.environ}
         if self._workers > 1 and self._options.device in ("auto", "cuda"):
             visible = environment.get("CUDA_VISIBLE_DEVICES")
             cards = [card for card in visible.split(",") if card] if visible is not None else None
