@@ -12,12 +12,12 @@ from yellowsound.memory.timing import Laps, stored_bytes
 from yellowsound.memory.units import Home, ModelDescription
 
 
-def host_needs(model: ModelDescription, layout: Layout, expand: bool) -> tuple[int, int, int]:
+def host_needs(model: ModelDescription, layout: Layout) -> tuple[int, int, int]:
     """Installed host memory: to run at all, with no disk in the loop, with nothing read twice. Reserve included."""
     least = layout.claims.host + layout.ring.bytes
     streamed = layout.counts.total - layout.counts.vram
     loop = least + streamed * max(unit.ram_bytes for unit in model.blocks)
-    waiting = clip_units(model, expand)[len(layout.device.clip_units) :]
+    waiting = clip_units(model, expand=False)[len(layout.device.clip_units) :]
     return _installed(least), _installed(loop), _installed(loop + sum(unit.ram_bytes for unit in waiting))
 
 

@@ -72,7 +72,6 @@ def lay_out(
     caps: Caps,
     offload: Offload,
     peaks: Peaks,
-    expand: bool,
 ) -> Layout:
     """Divide the memory of a machine. Raises PlanError where even the smallest division does not fit."""
     decode = choose_decode(machine, model, geometry, caps, offload, peaks)
@@ -85,7 +84,7 @@ def lay_out(
         budget = min(budget, host_room)
         if caps.vram_bytes is not None:
             budget = min(budget, caps.vram_bytes + claims.largest[1])
-    waiting = clip_units(model, expand)
+    waiting = clip_units(model, expand=False)  # head and eyes come with each expansion and leave with it
     remedy = _remedy(caps, decode, machine.device)
     device = _divide_device(machine, model, budget, claims, offload, waiting, remedy)
     if machine.device == "cpu":
@@ -115,7 +114,7 @@ def clip_units(model: ModelDescription, expand: bool) -> tuple[Unit, ...]:
     """What is needed once in a clip, most useful home first.
 
     Lap one waits for text blocks and modulations; the decoders are used by every clip; the text encoder only by a new
-    prompt; its head and its eyes only by prompt expansion, otherwise they are not read at all.
+    prompt; its head and its eyes only by prompt expansion, from disk, otherwise they are not read at all.
     """
     parts = [unit for name in ("vae", "audio_vae", "vocoder", "text_encoder_2") for unit in model.of(name)]
     extra = model.of("text_encoder", "head", "vision") if expand else ()

@@ -144,7 +144,7 @@ def plan(
     expand: the prompt is expanded first. peaks: measured activation peaks (peaks.load_peaks); formulas without.
     """
     caps, known, allowed = Caps(vram_bytes, ram_bytes), peaks or Peaks(), recipe or Recipe()
-    layout = lay_out(machine, model, geometry, caps, offload, known, expand)
+    layout = lay_out(machine, model, geometry, caps, offload, known)
     expansion = plan_expansion(machine, model, geometry, caps, layout) if expand else None
     given_up = expansion is not None and expansion.empties_vram, expansion is not None and expansion.empties_ram
     laps = timing.laps(machine, model, geometry, layout, *given_up)
@@ -180,7 +180,7 @@ def plan(
         warm_first_step_seconds=laps.warm.seconds,
         first_clip_seconds=sum(stage.first_seconds for stage in stages),
         warm_clip_seconds=sum(stage.seconds for stage in stages),
-        host_needs=advice.host_needs(model, layout, expand) if machine.device == "cuda" else None,
+        host_needs=advice.host_needs(model, layout) if machine.device == "cuda" else None,
         expansion=expansion,
         warnings=advice.warnings(machine, model, geometry, layout, known),
         advice=advice.faster(machine, model, layout, laps),
