@@ -434,3 +434,22 @@ def test_short_host_memory_takes_the_homes_of_resting_parts_first(
         u for u in units_of(Checkpoint.open(tiny_distill)) if u.startswith(("text_encoder.layers", "text_encoder.rest"))
     ]
     assert dict(reads) == {"text_encoder": 2 * stored(tiny_distill, *entries)}
+
+
+def test_a_courier_that_reads_ahead_changes_no_bit_and_leaves_nothing(
+    tiny_distill: Path, laid_out: Any, engines: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU a courier thread carries on by itself while texts are encoded and clips decoded; here it must, too."""
+    from yellowsound.memory import loader
+
+    conveyor = loader.Conveyor
+    monkeypatch.setattr(loader, "Conveyor", lambda *args, **options: conveyor(*args, **{**options, "courier": True}))
+    laid_out(MIXED)
+    threads, engine = threading.active_count(), engines(tiny_distill)
+    clips = [engine.generate(ClipRequest(**{**SMALL, "seed": seed})) for seed in (2, 3)]
+    assert sum(thread.name == "courier" for thread in threading.enumerate()) == 2
+    engine.close()
+    assert threading.active_count() == threads
+    resident = Engine.load(tiny_distill, device="cpu")
+    for seed, clip in zip((2, 3), clips, strict=True):
+        assert_same(resident.generate(ClipRequest(**{**SMALL, "seed": seed})), clip)
