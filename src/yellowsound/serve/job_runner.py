@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import tempfile
 import threading
 import time
@@ -16,7 +15,7 @@ from yellowsound.request import ClipRequest
 from yellowsound.serve.clip_facts import ClipFacts, read_clip, webp
 from yellowsound.serve.engine_shelf import EngineShelf
 from yellowsound.serve.failures import classify, plain_reason
-from yellowsound.serve.worker_memory import memory_beat, reset_vram_peak
+from yellowsound.serve.worker_memory import give_back, memory_beat, reset_vram_peak
 from yellowsound.serve.worker_protocol import (
     EncodeAhead,
     Failed,
@@ -68,7 +67,7 @@ class JobRunner:
         finally:
             with self._lock:
                 self._running = None
-            gc.collect()
+            give_back()
 
     def cancel(self, job_id: str) -> None:
         """Stop the job at its next block or tile; one that has not begun yet will not."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import resource
 import sys
 from pathlib import Path
@@ -28,6 +31,13 @@ def reset_vram_peak() -> None:
     cuda = _cuda()
     if cuda is not None and cuda.is_initialized():
         cuda.reset_peak_memory_stats()
+
+
+def give_back() -> None:
+    """Collect what the last job left and return free pages to the system, where the C library can."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # glibc only
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def free_vram_bytes() -> int | None:
