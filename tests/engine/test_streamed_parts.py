@@ -14,8 +14,8 @@ from streaming_world import plan_of, stock_transformer
 
 from yellowsound.checkpoint import Checkpoint, CheckpointError
 from yellowsound.memory.device import InlineDevice
-from yellowsound.memory.loader import load_streamed_transformer
 from yellowsound.memory.kept import load_part
+from yellowsound.memory.loader import load_streamed_transformer
 from yellowsound.memory.parts import DIFFUSERS_CLASSES, TRANSFORMERS_CLASSES, put_tensors
 from yellowsound.memory.stack import close_streamed, driver_of
 
