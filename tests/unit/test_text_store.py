@@ -51,6 +51,9 @@ def test_only_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for number in range(5):
         store.put(str(number), embeds(number))
     assert len(list(tmp_path.iterdir())) == 3 and store.get("4") is not None
+    for number in range(2, 5):
+        store.get(str(number))
+    assert len(store._memory) <= 3
 
 
 def test_without_a_folder_it_keeps_for_this_process() -> None:

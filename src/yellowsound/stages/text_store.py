@@ -38,7 +38,7 @@ class TextStore:
         if key not in self._memory and self.folder is not None:
             try:
                 path = self.folder / f"{key}.safetensors"
-                self._memory[key] = _unpack(load(path.read_bytes()))
+                self._remember(key, _unpack(load(path.read_bytes())))
                 path.touch()
             except (OSError, SafetensorError, KeyError):
                 return None
@@ -47,11 +47,14 @@ class TextStore:
     def put(self, prompt: str, text: TextEmbeds) -> None:
         """Keep embeddings; a full or read-only disk keeps them for this process only."""
         text = text.to(torch.device("cpu"), text.tokens.dtype)
-        self._memory[self._key(prompt)] = text
-        while len(self._memory) > KEPT_PROMPTS:
-            del self._memory[next(iter(self._memory))]
+        self._remember(self._key(prompt), text)
         if self.folder is not None and write_whole(self.folder / f"{self._key(prompt)}.safetensors", save(_pack(text))):
             keep_newest(self.folder, KEPT_PROMPTS)
+
+    def _remember(self, key: str, text: TextEmbeds) -> None:
+        self._memory[key] = text
+        while len(self._memory) > KEPT_PROMPTS:
+            del self._memory[next(iter(self._memory))]
 
     def _key(self, prompt: str) -> str:
         where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else str(self.device)
