@@ -188,3 +188,43 @@ def sizes(pid: int) -> dict[str, Any]:
         "threads": len(list((proc / "task").iterdir())),
         "children": (proc / "task" / str(pid) / "children").read_text().split().__len__(),
     }
+
+
+def test_a_store_that_is_full_for_a_while_fails_that_job_only(start_server: Any, monkeypatch: Any) -> None:
+    """Progress cannot be noted, and for a moment not even the failure: the slot must outlive both."""
+    import sqlite3
+
+    from yellowsound.serve.jobs import JobStore
+
+    fail, refused = JobStore.fail, []
+
+    def full(*_: Any, **__: Any) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    def full_twice(self: Any, *args: Any, **kwargs: Any) -> bool:
+        if len(refused) < 2:
+            refused.append(args)
+            full()
+        return fail(self, *args, **kwargs)
+
+    api = start_server()
+    job_id = api.create("[step=0.2]", num_inference_steps=50)["id"]
+    api.until(job_id, lambda job: job["step"])
+    monkeypatch.setattr(JobStore, "fail", full_twice)
+    monkeypatch.setattr(JobStore, "advance", full)
+    job = api.wait(job_id)
+    monkeypatch.undo()
+    assert (job["status"], job["error"]["code"]) == ("failed", "storage_error") and len(refused) == 2
+    assert api.run()["status"] == "completed"
+
+
+def test_a_body_of_escapes_is_refused_at_once_and_freezes_nobody(start_server: Any) -> None:
+    api = start_server()
+    began = time.monotonic()
+    answer = api.post(
+        "/v1/videos",
+        content=b"prompt=cat&x=" + b"%41" * 3_000_000,
+        headers={"content-type": "application/x-www-form-urlencoded"},
+    )
+    assert answer.status_code == 413 and answer.json()["error"]["code"] == "payload_too_large"
+    assert time.monotonic() - began < 5

@@ -128,13 +128,18 @@ class RunDesk:
     def lost(self, job: Job, reason: str) -> None:
         """The worker is gone and the job with it: once more, then it fails."""
         message = f"The run was lost: {reason}."
+        self._files.remove_drafts(job.id)  # first: where the disk is full, the record needs their room
         again = self._store.requeue(
             job.id, job.attempt, "worker_crashed", message, attempts=self.settings.limits.attempts
         )
-        self._files.remove_drafts(job.id)
         logger(job_id=job.id).warning("lost", reason=reason, runs_again=again)
         if not again:
             self._metrics.failed(job.model, "worker_crashed")
+
+    def out_of_disk(self, job: Job) -> None:
+        """The disk became full in mid-job: its drafts give their room back, and the job fails."""
+        self._files.remove_drafts(job.id)
+        self._fail(job, "storage_error", "The disk became full while the clip was made.")
 
     def given_up(self, job: Job) -> None:
         """The server stops in order: the job waits for the next start and the run does not count."""

@@ -7,7 +7,9 @@ decided by the store's rules, never by the worker.
 
 from __future__ import annotations
 
+import errno
 import queue
+import sqlite3
 import threading
 import time
 from dataclasses import dataclass
@@ -53,6 +55,15 @@ class Running:
     looked_ahead: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """A lost run that the store has not been told of yet: a full disk may refuse the record for a while."""
+
+    job: Job
+    reason: str
+    is_disk_full: bool
+
+
 class Slot(threading.Thread):
     """One worker's place. ``desk`` does everything a run means for the store and the files."""
 
@@ -73,6 +84,7 @@ class Slot(threading.Thread):
         self._loaded: tuple[str, str] | None = None  # (model, recipe) that the worker ran last
         self._same_model_runs = 0
         self._running: Running | None = None
+        self._owed: list[Owed] = []
         self.worker: dict[str, Any] = {}
 
     # -- what others ask ----------------------------------------------------------------------------------------------
@@ -119,11 +131,14 @@ class Slot(threading.Thread):
                 self._turn()
             except Exception as error:  # a slot must outlive any single fault
                 logger().error("slot failed", slot=self.number, exc_info=error)
-                self._replace("the server met an unexpected fault")
+                self._replace("the server met an unexpected fault", _is_disk_full(error))
                 self._stopping.wait(_TICK_SECONDS)
         self._leave()
 
     def _turn(self) -> None:
+        if not self._pay():
+            self._stopping.wait(_TICK_SECONDS)
+            return
         if self._link is None:
             self._start_worker()
             return
@@ -259,7 +274,7 @@ class Slot(threading.Thread):
         self._desk.overrun(running.job, message)
         self._replace(message)
 
-    def _replace(self, reason: str) -> None:
+    def _replace(self, reason: str, is_disk_full: bool = False) -> None:
         """Kill the worker; its job, if any still runs, waits again or fails."""
         running, self._running = self._running, None
         self._ready, self._trouble = False, reason
@@ -269,7 +284,23 @@ class Slot(threading.Thread):
             self._link = None
             self._desk.worker_replaced()
         if running is not None:
-            self._desk.lost(running.job, reason)
+            self._owed.append(Owed(running.job, reason, is_disk_full))
+            self._pay()
+
+    def _pay(self) -> bool:
+        """Tell the store of lost runs; False while it cannot be written, so that it is tried again."""
+        while self._owed:
+            owed = self._owed[0]
+            try:
+                if owed.is_disk_full:
+                    self._desk.out_of_disk(owed.job)
+                else:
+                    self._desk.lost(owed.job, owed.reason)
+            except (sqlite3.Error, OSError) as error:
+                logger(job_id=owed.job.id).error("lost run not recorded yet", slot=self.number, reason=str(error))
+                return False
+            self._owed.pop(0)
+        return True
 
     def _leave(self) -> None:
         running, self._running = self._running, None
@@ -280,3 +311,10 @@ class Slot(threading.Thread):
             self._link = None
         if running is not None:
             self._desk.given_up(running.job)
+
+
+def _is_disk_full(error: Exception) -> bool:
+    """Whether the store or a file could not be written for want of space."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, sqlite3.OperationalError) and "full" in str(error)
