@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 MAX_PROMPT_CHARACTERS = 32_000
 MAX_SEED = 2**63 - 1
+DRAWN_SEEDS = 2**32  # torch's CPU generator takes the low 32 bits of a seed: no drawn seed has a twin below it
 MAX_STEPS = 200
 MAX_GUIDANCE = 20.0
 SIDE_MULTIPLE = 16  # 8 of the VAE times 2 of the patch
@@ -113,7 +114,7 @@ class ClipRequest:
                 )
                 if getattr(self, name) is None
             },
-            seed=secrets.randbelow(MAX_SEED + 1) if self.seed in (None, -1) else self.seed,
+            seed=secrets.randbelow(DRAWN_SEEDS) if self.seed in (None, -1) else self.seed,
         )  # fmt: skip
         return replace(filled, warnings=(*self.warnings, *_fit(filled, defaults)))
 

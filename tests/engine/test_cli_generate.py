@@ -72,6 +72,8 @@ def test_quiet_says_nothing(tiny_distill: Path, tmp_path: Path, capsys: Any) -> 
         (["x", "--checkpoint", "no-such-model"], ["no-such-model"]),
         (["x", "--device", "cuda:9"], ["device=cuda:9"]),
         (["x", "--out", "clip.avi"], ["clip.avi", ".mp4"]),
+        (["x", "--audio-level", "5"], ["audio_level=5"]),
+        (["x", "--seeds", "3"], ["seeds=3", "--prompts"]),
         ([], ["prompt"]),
     ],
 )

@@ -92,3 +92,23 @@ def test_keys_come_from_option_environment_and_file(tmp_path: Path, monkeypatch:
     file.write_text("three\n\n one\n")
     monkeypatch.setenv("YELLOWSOUND_API_KEY", "two, one")
     assert _keys(("one",), file) == ("one", "two", "three")
+
+
+@pytest.mark.parametrize("port", [-1, 65_536, 99_999])
+def test_a_port_that_is_none_is_refused_by_name(port: int) -> None:
+    from yellowsound.request import RequestError
+    from yellowsound.serve.main import listen
+
+    with pytest.raises(RequestError, match=f"port={port}"):
+        listen("127.0.0.1", port)
+
+
+def test_a_taken_port_is_said_in_one_line() -> None:
+    from yellowsound.serve.main import listen
+
+    first = listen("127.0.0.1", 0)
+    first.listen()
+    port = first.getsockname()[1]
+    with pytest.raises(OSError, match=rf"cannot listen on 127\.0\.0\.1:{port}: address already in use"):
+        listen("127.0.0.1", port)
+    first.close()

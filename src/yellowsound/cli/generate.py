@@ -86,7 +86,8 @@ def generate(
     guidance
         Guidance scale. Default: 1.0 for distilled checkpoints (no other is taken), 5.0 for base ones.
     seed
-        0 to 2^63-1; without one, or with -1, it is drawn and shown.
+        0 to 2^63-1; without one, or with -1, it is drawn and shown. torch's generator takes the low 32 bits, as it
+        does under diffusers: seeds that differ by a multiple of 2^32 make the same clip.
     negative
         What to steer away from; "" means nothing. Default: the model's own text.
     audio
@@ -148,6 +149,8 @@ def generate(
             raise RequestError("prompt", prompt, "cannot be given together with --prompts")
         generate_many(prompts, fields, seeds, output, engine_options)
         return
+    if seeds != 1:
+        raise RequestError("seeds", seeds, "goes with --prompts; one prompt takes --seed", 1)
     if prompt is None:
         raise RequestError("prompt", prompt, 'must be given, as in: yellowsound generate "a red ball bounces"')
     request = ClipRequest(prompt=prompt, **fields)

@@ -27,8 +27,8 @@ def serve(
     ray: str | None = None,
     ray_gpus: float = 1.0,
     shared_folder: bool = True,
-    vram: float | None = None,
-    ram: float | None = None,
+    vram: str | None = None,
+    ram: str | None = None,
     retention_hours: float = 24.0,
     disk_floor_gib: float = 1.0,
     queue_limit: int = 64,
@@ -73,9 +73,9 @@ def serve(
     shared_folder
         Ray only: the data folder is the same on every node, so clips need not travel.
     vram
-        GiB of the card to use; all of it when left out.
+        Most of the card that may be taken, such as 16GiB; all of it when left out.
     ram
-        GiB of memory for all workers; what is free when left out.
+        Most of the memory for all workers, such as 48GiB; what is free when left out.
     retention_hours
         How long ended jobs and their files are kept; 0 for ever.
     disk_floor_gib
@@ -105,6 +105,8 @@ def serve(
         from yellowsound.serve.settings import Limits, RemotePictures, Settings
     except ModuleNotFoundError as error:
         raise SystemExit(_missing(error)) from None
+    from yellowsound.memory.budget import parse_bytes
+
     limits = Limits(queue=queue_limit, run_seconds=run_limit_seconds)
     settings = Settings(
         checkpoints=checkpoints or ("demo",),
@@ -119,8 +121,8 @@ def serve(
         ray=ray,
         ray_gpus_per_worker=ray_gpus,
         shared_folder=shared_folder or ray is None,
-        vram_bytes=None if vram is None else int(vram * GIBIBYTE),
-        ram_bytes=None if ram is None else int(ram * GIBIBYTE),
+        vram_bytes=None if vram is None else parse_bytes(vram, "vram"),
+        ram_bytes=None if ram is None else parse_bytes(ram, "ram"),
         retention_seconds=retention_hours * 3600,
         disk_floor_bytes=int(disk_floor_gib * GIBIBYTE),
         fair_runs=fair_runs,

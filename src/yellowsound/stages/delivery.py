@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from yellowsound.request import ClipRequest
 from yellowsound.stages.mux import Mp4Writer, check_destination
+from yellowsound.stages.soundtrack import check_level
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Delivery:
 
     def check(self) -> None:
         """Refuse a name that cannot be written before any work. Raises FileExistsError, RequestError or OSError."""
+        check_level(self.audio_level)
         if self.path is not None:
             check_destination(self.path, self.overwrite)
 
