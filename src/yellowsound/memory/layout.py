@@ -145,9 +145,10 @@ def _divide_device(
         refuse(f"--offload {offload}: all blocks of the transformer on the device", "VRAM", -resident_left,
                "use --offload auto, which streams what does not fit")  # fmt: skip
     slots = wanted if room >= wanted * slot else 2
+    memory = "host memory" if machine.device == "cpu" and "raise --vram" not in remedy else "VRAM"
     if room < slots * slot:
         refuse(f"the {stage} stage ({format_bytes(needed)}) beside {slots} slots of {format_bytes(slot)} in "
-               f"{format_bytes(max(budget, 0))}", "VRAM", slots * slot - room, remedy)  # fmt: skip
+               f"{format_bytes(max(budget, 0))}", memory, slots * slot - room, remedy)  # fmt: skip
     blocks = 0 if offload == "block" else count(len(model.blocks), block, 1, room - slots * slot, 0).vram
     return OnDevice(slots, slot, blocks, (), room - slots * slot - blocks * block)
 
@@ -157,6 +158,8 @@ def _remedy(caps: Caps, decode: Decode, device: str) -> str:
         return f"cap --ram to decode in tiles, raise --vram if it was given, or {SMALLER}"
     if caps.vram_bytes is not None:
         return f"raise --vram, or {SMALLER}"
+    if device == "cpu":
+        return f"this machine shows no card: plan for one with --device-preset rtx-5090, or {SMALLER}"
     return (
         f"free memory of the card, or {SMALLER}"
         if decode == "tiled"
