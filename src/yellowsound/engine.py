@@ -130,8 +130,8 @@ class Engine:
     def encode_ahead(self, requests: Sequence[ClipRequest | str], cancel: CancelToken | None = None) -> None:
         """Encode prompts now, so that their clips start denoising at once; what will be expanded first is left out.
 
-        Between clips only: a plan counts the encoder and the denoising loop one after the other, so calling this from
-        another thread, or from an event of a running clip, would take memory that is not there.
+        Between clips only, unless ``encodes_beside_a_job``: a plan counts the encoder and the denoising loop one after
+        the other, so calling this beside a running clip would take memory that is not there.
         """
         wanted = [r if isinstance(r, ClipRequest) else ClipRequest(prompt=r) for r in requests]
         texts = {t: r for r in wanted if not r.expand_prompt for t in self._prompts(self._resolve(r))}
@@ -149,6 +149,11 @@ class Engine:
                     self._text(text)
         finally:
             self.models.leave("qwen", "clip")
+
+    @property
+    def encodes_beside_a_job(self) -> bool:
+        """Whether another thread may call ``encode_ahead`` while a clip denoises: where every part stays in memory."""
+        return self._residency.current is not None and self.models.holds_everything
 
     def text_encoders(self) -> TextEncoders:
         """Qwen and CLIP with their tokenizers, loaded if they are not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -206,3 +207,29 @@ def test_a_finished_clip_is_let_go(engine: Engine) -> None:
 def test_wrong_places_are_refused(tiny_distill: Path, name: str, value: str) -> None:
     with pytest.raises(RequestError, match=name):
         Engine.load(tiny_distill, **{name: value})
+
+
+def test_another_thread_may_encode_the_next_prompt_while_a_clip_denoises(tiny_distill: Path) -> None:
+    engine, helper = Engine.load(tiny_distill, device="cpu"), []
+    assert not engine.encodes_beside_a_job  # nothing was planned yet
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, StepDone) and event.step == 1:
+            assert engine.encodes_beside_a_job
+            helper.append(threading.Thread(target=engine.encode_ahead, args=(["the next one"],)))
+            helper[0].start()
+
+    first = engine.generate(ClipRequest(**SMALL, seed=6), on_event=on_event)
+    helper[0].join(60)
+    assert engine._texts.get("the next one") is not None
+    alone = Engine.load(tiny_distill, device="cpu")
+    assert torch.equal(first.latents.video, alone.generate(ClipRequest(**SMALL, seed=6)).latents.video)
+    following = ClipRequest(**{**SMALL, "prompt": "the next one"}, seed=6)
+    assert torch.equal(engine.generate(following).latents.video, alone.generate(following).latents.video)
+
+
+def test_a_streamed_engine_encodes_between_clips_only(tiny_distill: Path) -> None:
+    engine = Engine.load(tiny_distill, device="cpu", vram_bytes=4_000_000)
+    engine.generate(ClipRequest(**SMALL, seed=6))
+    assert not engine.encodes_beside_a_job
+    engine.close()

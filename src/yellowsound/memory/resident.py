@@ -6,6 +6,7 @@ here ever asks a hub. ``memory.streamed`` loads the same parts by plan.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -40,13 +41,20 @@ class Models:
     def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
         self.checkpoint, self.device, self.dtype = checkpoint, device, dtype
         self._loaded: dict[str, Any] = {}
+        self._loading = threading.RLock()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or (name not in NETWORKS and name not in _SMALL_PARTS):
             raise AttributeError(name)
-        if name not in self._loaded:
-            self._loaded[name] = self._load(name)
-        return self._loaded[name]
+        with self._loading:  # a second thread may ask for the text encoder; it must not be loaded twice
+            if name not in self._loaded:
+                self._loaded[name] = self._load(name)
+            return self._loaded[name]
+
+    @property
+    def holds_everything(self) -> bool:
+        """Whether parts stay once they are loaded, so that two of them may run at once."""
+        return type(self) is Models
 
     def is_loaded(self, name: str) -> bool:
         """Whether a part is in memory; asking for it as an attribute would load it."""
