@@ -108,6 +108,7 @@ def test_a_taken_port_is_said_in_one_line() -> None:
 
     first = listen("127.0.0.1", 0)
     first.listen()
+    assert first.proto == socket.IPPROTO_TCP  # else every answer waits 40 ms for Nagle
     port = first.getsockname()[1]
     with pytest.raises(OSError, match=rf"cannot listen on 127\.0\.0\.1:{port}: address already in use"):
         listen("127.0.0.1", port)

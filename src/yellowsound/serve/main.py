@@ -43,7 +43,9 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that is bound, before anything is started for it. Raises RequestError for the port, OSError if taken."""
     if not 0 <= port <= 65_535:
         raise RequestError("port", port, "must be from 0 (any free one) to 65535", 8094)
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Named as TCP: asyncio turns off Nagle's delay (40 ms an answer) only on sockets that say so.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
