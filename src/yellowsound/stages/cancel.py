@@ -18,8 +18,8 @@ BLOCK_CLASSES = frozenset(
         "HunyuanVideoDownBlock3D",
         "HunyuanVideoMidBlock3D",
         "HunyuanVideoUpBlock3D",
-        "MMAudioVAEDecoder",
-        "MMAudioVocoderAMPBlock",
+        "MMAudioDecoder1D",
+        "MMAudioAMPBlock",
     }
 )
 
