@@ -138,12 +138,14 @@ def abba_row(context: Context, streamed: Streamed, shape: Shape) -> dict[str, An
     """Arm A computes with one resident block sixty times, arm B streams: A B B A, three steps each."""
     latents, texts = streamed.latents(shape), streamed.texts()
     runs: dict[str, list[Timed]] = {"A": [], "B": []}
-    for arm in ORDER:
-        synchronize(context.place.device)
-        streamed.stand_still() if arm == "A" else streamed.stream()
-        runs[arm].append(run_steps(streamed.model, streamed.scheduler, latents, texts, STEPS))
-        say(f"arm {arm}: {[round(s, 3) for s in runs[arm][-1].step_seconds]} s")
-    streamed.stream()
+    try:
+        for arm in ORDER:
+            synchronize(context.place.device)
+            streamed.stand_still() if arm == "A" else streamed.stream()
+            runs[arm].append(run_steps(streamed.model, streamed.scheduler, latents, texts, STEPS))
+            say(f"arm {arm}: {[round(s, 3) for s in runs[arm][-1].step_seconds]} s")
+    finally:
+        streamed.stream()  # later rows of this process measure the streamed arm, whatever happened here
     compared = ratio([run.step_seconds for run in runs["A"]], [run.step_seconds for run in runs["B"]])
     walls = {arm: median(run.wall_seconds for run in timed) for arm, timed in runs.items()}
     return {

@@ -10,7 +10,7 @@ from streaming_world import equal, make_clip, plan_of, run_in_turn, stock_transf
 
 from yellowsound.checkpoint import Checkpoint
 from yellowsound.memory.device import InlineDevice
-from yellowsound.memory.hoist import Branch, Hoist, Store, results_bytes, time_embeds
+from yellowsound.memory.hoist import Branch, Hoist, Store, time_embeds
 from yellowsound.memory.loader import load_streamed_transformer
 from yellowsound.memory.stack import close_streamed, driver_of, predict, prepare_clip
 from yellowsound.memory.units import Home
@@ -42,7 +42,7 @@ def test_rows_are_what_each_block_computes_for_itself(tiny_sft: Path, dtype: tor
         for step in range(3):
             for branch in range(2):
                 expected = seen[name][step * 2 + branch]
-                assert torch.equal(driver._hoist.modulations[2][column][branch * 3 + step], expected), (name, step)
+                assert torch.equal(driver._hoist.modulation(2, column, step, branch), expected), (name, step)
     close_streamed(model)
 
 
@@ -60,7 +60,7 @@ def test_stacked_rows_would_not_be_exact(tiny_sft: Path) -> None:
 
 
 def hoist_of(timesteps: torch.Tensor, branches: list[Branch]) -> Hoist:
-    return Hoist(timesteps, branches, [], {}, [])
+    return Hoist(timesteps, branches, [], [], [])
 
 
 def branch(seed: int, mask: torch.Tensor | None = None) -> Branch:
@@ -109,9 +109,8 @@ def test_results_live_where_the_plan_says(tiny_sft: Path, home: Home) -> None:
 
 def test_the_store_hands_out_aligned_pieces_and_refuses_more() -> None:
     store = Store(InlineDevice(), on_device=False)
-    shapes = [((3, 5), torch.float32), ((7,), torch.bfloat16)]
-    store.reset(results_bytes(shapes))
-    first, second = (store.take(shape, dtype) for shape, dtype in shapes)
+    store.reset(1024)
+    first, second = store.take((3, 5), torch.float32), store.take((7,), torch.bfloat16)
     assert second.data_ptr() - first.data_ptr() == 512
     with pytest.raises(MemoryError, match="results need"):
         store.take((512,), torch.float32)

@@ -101,12 +101,15 @@ def test_the_mutation_check_itself_passes_unmutated(world: World) -> None:
     assert _drives_with(world, frozenset(), frozenset()) == []
 
 
-@pytest.mark.parametrize("fence", Fence)
+FENCES = [fence for fence in Fence if fence not in (Fence.ROWS_FREE, Fence.ROWS_READY)]  # those: test_rows.py
+
+
+@pytest.mark.parametrize("fence", FENCES)
 def test_without_any_one_wait_bytes_go_wrong(world: World, fence: Fence) -> None:
     assert _drives_with(world, frozenset({fence}), frozenset()), f"nothing sees a missing wait: {fence.value}"
 
 
-@pytest.mark.parametrize("fence", [fence for fence in Fence if fence is not Fence.READ])
+@pytest.mark.parametrize("fence", [fence for fence in FENCES if fence is not Fence.READ])
 def test_without_any_one_record_bytes_go_wrong(world: World, fence: Fence) -> None:
     assert _drives_with(world, frozenset(), frozenset({fence})), f"nothing sees a missing record: {fence.value}"
 

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-CHUNK_BYTES = 8 << 20
-THREADS = 4
+CHUNK_BYTES, THREADS = 64 << 20, 4  # the conveyor's own; network disks read smaller pieces a third slower
 TEST_FILE_BYTES = 1 << 30
 
 
@@ -54,6 +53,7 @@ def _read(descriptor: int, size: int, thread: int, until: float) -> int:
     """Every THREADS-th chunk, once, until the file or the time ends."""
     total = 0
     with mmap.mmap(-1, CHUNK_BYTES) as buffer:
+        buffer.madvise(getattr(mmap, "MADV_HUGEPAGE", mmap.MADV_NORMAL))
         for offset in range(thread * CHUNK_BYTES, size, THREADS * CHUNK_BYTES):
             total += os.preadv(descriptor, [buffer], offset)
             if time.perf_counter() > until:

@@ -40,6 +40,8 @@ class Fence(Enum):
     READY = "a block follows the copies that brought its weights"
     CHUNK_COPIED = "a read into a ring chunk follows the copy that emptied it"
     HOME_COPIED = "a home is given back after the last copy out of it"
+    ROWS_FREE = "a step's rows are brought after they were made, over rows that are no longer used"
+    ROWS_READY = "a step follows the copies that brought its rows"
     IDLE = "memory is freed after everything queued has run"
 
 
@@ -48,6 +50,7 @@ class Device(Protocol):
 
     torch_device: torch.device
     line_bytes: int  # a tensor keeps its file offset modulo this, see Parcel.build; 1 on a GPU
+    uses_host_memory: bool  # what lies in host memory need not be brought
 
     def alloc(self, size_bytes: int) -> torch.Tensor:
         """Device memory as uint8, aligned to at least 512 bytes on a GPU."""
@@ -89,6 +92,7 @@ class InlineDevice:
     def __init__(self) -> None:
         self.torch_device = torch.device("cpu")
         self.line_bytes = CACHE_LINE_BYTES
+        self.uses_host_memory = True
 
     def alloc(self, size_bytes: int) -> torch.Tensor:
         with torch.inference_mode(False):
@@ -132,6 +136,7 @@ class CudaDevice:
     def __init__(self, torch_device: torch.device, report: Callable[[str], None] = lambda message: None) -> None:
         self.torch_device = torch_device
         self.line_bytes = 1
+        self.uses_host_memory = False
         self._copy_stream = torch.cuda.Stream(torch_device)  # type: ignore[no-untyped-call]
         pins = CudaRegistrar()
         limit = probe_pin_limit(pins, host_memory().budget_bytes) if hides_its_pin_limit() else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -18,7 +19,8 @@ from yellowsound.events import Replanned
 from yellowsound.memory.conveyor import Conveyor
 from yellowsound.memory.course import Call, Course, Modulations, Seams, Visual
 from yellowsound.memory.device import Device, Stream
-from yellowsound.memory.hoist import TOWERS, Branch, Hoist, Store, results_bytes, time_embeds
+from yellowsound.memory.hoist import TOWERS, Branch, Hoist, Store, time_embeds
+from yellowsound.memory.rows import RowLayout, StepRows
 from yellowsound.memory.shells import Shell
 from yellowsound.memory.visit import HomeKind
 
@@ -44,6 +46,7 @@ class Driver:
         self._device, self._modulations = device, modulations
         self._store, self._dtype = store, dtype
         self._hoist: Hoist | None = None
+        self._step_rows = StepRows(device)
         self._place: tuple[int, int] | None = None
         self._mode: Literal["run", "record", "play"] = "run"
         self._recorded: list[Call] = []
@@ -59,6 +62,9 @@ class Driver:
         self._place = None
         if self._hoist is not None and "timestep" in inputs:
             self._place = self._hoist.row_of(inputs["timestep"], Branch.of(inputs))
+            if self._place is not None and self._store.must_travel and self._hoist.is_complete:
+                kept = self._hoist.kept
+                self._step_rows.enter(self._place[0], self._hoist.steps, lambda step: [rows[step] for rows in kept])
 
     def prefill(self) -> None:
         """Start reading ahead while something else is computed: RAM homes first, then what lap one begins with.
@@ -74,11 +80,10 @@ class Driver:
 
     def prepare(self, transformer: Any, timesteps: Tensor, branches: Sequence[Branch]) -> None:
         """Hoist a clip: text blocks now, modulations as they pass in the first step. Keeps results that still hold."""
+        self._step_rows.forget()
         known = self._hoist
         if known is not None and known.has_texts and known.is_for(timesteps, branches):
-            self._hoist = Hoist(
-                timesteps, list(branches), known.time_embeds, known.texts, known.modulations, True, known.modulated
-            )
+            self._hoist = replace(known, timesteps=timesteps, branches=list(branches))
             return
         self._hoist = None  # its memory is about to be used again
         hoist = self._reserve(transformer, timesteps, branches)
@@ -89,6 +94,7 @@ class Driver:
     def forget(self) -> None:
         """Drop the hoisted results and their memory."""
         self._hoist = None
+        self._step_rows.close()
         self._store.close()
 
     def step_aside(self, kinds: Collection[HomeKind]) -> None:
@@ -108,8 +114,8 @@ class Driver:
     def run_text(self, tower: str, *args: Any) -> Tensor:
         """The text blocks of one tower, in the place of their list: hoisted output, or a pass of their own."""
         if self._hoist is not None and self._place is not None:
-            step, branch = self._place
-            kept, device = self._hoist.text(tower, step, branch), self._device.torch_device
+            branch, device = self._place[1], self._device.torch_device
+            kept = self._hoist.layouts[branch].text(self._row(self._hoist, *self._place), tower)
             return self._device.run(lambda: kept.to(device, non_blocking=True), Stream.COMPUTE)
         shell = self.text_shells[tower]
         output: Tensor = args[0]
@@ -142,9 +148,8 @@ class Driver:
 
     def close(self) -> None:
         """Give back slots, homes, results and threads."""
-        self._hoist = None
         self.conveyor.close()
-        self._store.close()
+        self.forget()
         self._unbind()
 
     # inside
@@ -185,32 +190,47 @@ class Driver:
     def _rows(self, hoist: Hoist | None, calls: list[Call], index: int) -> list[list[Tensor]]:
         """For each call, the row of every lookup of block ``index``; computed if this block's pass is the first."""
         if hoist is None:
-            embeds = [call.time_embed for call in calls]
-            made = self._modulate(embeds, None)
-            return [[column[i] for column in made] for i in range(len(calls))]
-        if index not in hoist.modulated:
-            self._modulate(hoist.time_embeds, hoist.modulations[index])
-            hoist.modulated.add(index)
+            return self._modulate([call.time_embed for call in calls], range(len(calls)))
         places = [call.place for call in calls if call.place is not None]
-        numbers = [branch * hoist.steps + step for step, branch in places]
-        return [[column[number] for column in hoist.modulations[index]] for number in numbers]
+        if index not in hoist.modulated:
+            numbers = [branch * hoist.steps + step for step, branch in places]
+            made = self._modulate(hoist.time_embeds, numbers, partial(self._keep, hoist, index))
+            hoist.modulated.add(index)
+            return made
+        columns = range(len(self._modulations.names))
+        rows = [(hoist.layouts[branch], self._row(hoist, step, branch)) for step, branch in places]
+        return [[layout.modulation(row, index, column) for column in columns] for layout, row in rows]
 
-    def _modulate(self, embeds: Sequence[tuple[Tensor, Tensor]], kept: list[Tensor] | None) -> list[Any]:
-        """One block's modulations for every row, one row at a time; into ``kept`` or returned."""
+    def _row(self, hoist: Hoist, step: int, branch: int) -> Tensor:
+        """The results of (step, branch): on the device where they were brought there, else in their home."""
+        brought = self._step_rows.get(step)
+        return hoist.kept[branch][step] if brought is None else brought[branch]
+
+    def _keep(self, hoist: Hoist, index: int, column: int, number: int, made: Tensor) -> None:
+        branch, step = divmod(number, hoist.steps)
+        hoist.modulation(index, column, step, branch).copy_(made, non_blocking=True)
+
+    def _modulate(
+        self,
+        embeds: Sequence[tuple[Tensor, Tensor]],
+        wanted: Sequence[int],
+        keep: Callable[[int, int, Tensor], None] = lambda column, number, made: None,
+    ) -> list[list[Tensor]]:
+        """One block's modulations of every row, one row at a time: ``keep`` gets all, the ``wanted`` are returned."""
         parts = self._modulations
 
-        def compute() -> list[Any]:
-            made: list[Any] = []
+        def compute() -> list[list[Tensor]]:
+            found: dict[int, list[Tensor]] = {number: [] for number in wanted}
             for column, (name, tower) in enumerate(zip(parts.names, parts.towers, strict=True)):
                 module = parts.shell.module.get_submodule(name)
-                rows = [module(embed[tower]) for embed in embeds] if kept is None else None
-                for number, embed in enumerate(embeds if kept is not None else ()):
-                    assert kept is not None
-                    kept[column][number].copy_(module(embed[tower]), non_blocking=True)
-                made.append(rows)
-            return made
+                for number, embed in enumerate(embeds):
+                    made = module(embed[tower])
+                    keep(column, number, made)
+                    if number in found:
+                        found[number].append(made)
+            return [found[number] for number in wanted]
 
-        result: list[Any] = self._visit(parts.shell, compute)
+        result: list[list[Tensor]] = self._visit(parts.shell, compute)
         return result
 
     def _run_block(self, index: int, calls: list[Call], rows: list[list[Tensor]]) -> None:
@@ -262,21 +282,16 @@ class Driver:
 
     def _reserve(self, transformer: Any, timesteps: Tensor, branches: Sequence[Branch]) -> Hoist:
         """Room for all results of a clip, and the time embeddings they depend on."""
-        batch = branches[0].tokens.shape[0]
-        rows, steps = len(timesteps) * len(branches), len(timesteps)
-        columns = [(rows, batch, width) for width in self._modulations.widths]
+        batch, steps = branches[0].tokens.shape[0], len(timesteps)
         widths = {tower: getattr(transformer, f"{tower}_text_embeddings").in_layer.out_features for tower in TOWERS}
-        texts = {t: [(steps, batch, b.tokens.shape[1], widths[t]) for b in branches] for t in TOWERS}
-        shapes = columns * len(self.course.blocks) + [shape for shapes in texts.values() for shape in shapes]
-        self._store.reset(results_bytes([(shape, self._dtype) for shape in shapes]))
-        take = self._store.take
-        return Hoist(
-            timesteps,
-            list(branches),
-            time_embeds(transformer, timesteps, branches),
-            {tower: [take(shape, self._dtype) for shape in texts[tower]] for tower in TOWERS},
-            [[take(shape, self._dtype) for shape in columns] for _ in self.course.blocks],
-        )
+        columns, blocks = tuple((batch, width) for width in self._modulations.widths), len(self.course.blocks)
+        layouts = [
+            RowLayout(self._dtype, {t: (batch, b.tokens.shape[1], widths[t]) for t in TOWERS}, columns, blocks)
+            for b in branches
+        ]
+        self._store.reset(sum(steps * layout.size_bytes for layout in layouts))
+        kept = [self._store.take((steps, layout.size_bytes), torch.uint8) for layout in layouts]
+        return Hoist(timesteps, list(branches), time_embeds(transformer, timesteps, branches), layouts, kept)
 
     def _run_texts(self, transformer: Any, hoist: Hoist) -> None:
         """Every text block for all rows as it passes; between blocks a row's state waits in its result."""

@@ -58,6 +58,7 @@ class FakeDevice:
     ) -> None:
         self.torch_device = torch.device("cpu")
         self.line_bytes = CACHE_LINE_BYTES
+        self.uses_host_memory = False
         self.allocated: list[int] = []
         self.copied_bytes = 0
         self._order = order

@@ -2,7 +2,7 @@
 
 Modulations and text blocks see no latents. Their results for all steps and branches are computed as their weights pass
 in lap one, one row at a time as diffusers does (stacking the rows would change bits), and kept in a home of their own.
-Every copy in and out runs on the stream that computes, so no fence is needed.
+They are written on the stream that computes; from host memory a step's rows come back on the other (rows.py).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 from yellowsound.memory.device import Device, Fence, Stream
 from yellowsound.memory.extents import round_up
 from yellowsound.memory.pinned import HostBlock
+from yellowsound.memory.rows import RowLayout
 from yellowsound.memory.units import ALIGNMENT_BYTES
 
 TOWERS = ("video", "audio")
@@ -60,6 +61,7 @@ class Store:
     """Memory for results: page-locked on the host, or on the device. Bump-allocated, kept from clip to clip."""
 
     def __init__(self, device: Device, *, on_device: bool) -> None:
+        self.must_travel = not (on_device or device.uses_host_memory)
         self._device, self._on_device = device, on_device
         self._memory: HostBlock | Tensor | None = None
         self._used = 0
@@ -78,7 +80,7 @@ class Store:
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """The next piece as a tensor. Raises MemoryError past what ``reset`` was asked for."""
-        size = _bytes(shape, dtype)
+        size = torch.Size(shape).numel() * dtype.itemsize
         assert self._memory is not None
         memory = self._memory.bytes if isinstance(self._memory, HostBlock) else self._memory
         if self._used + size > memory.numel():
@@ -97,17 +99,17 @@ class Store:
 
 @dataclass(slots=True)
 class Hoist:
-    """The results of one clip. ``row`` of (step, branch) counts branch by branch.
+    """The results of one clip. Rows of (step, branch) are computed branch by branch.
 
-    time_embeds: per row, the video's and the audio's time embedding. texts: per tower and branch (steps, B, L, D).
-    modulations: per block, a list with one tensor (rows, B, n) for each lookup; empty until the block's pass.
+    time_embeds: per row, the video's and the audio's time embedding. layouts, kept: per branch, what lies where in a
+    row, and all rows of the clip in their home, uint8 (steps, bytes). modulated: blocks whose modulations are there.
     """
 
     timesteps: Tensor
     branches: list[Branch]
     time_embeds: list[tuple[Tensor, Tensor]]
-    texts: dict[str, list[Tensor]]
-    modulations: list[list[Tensor]]
+    layouts: list[RowLayout]
+    kept: list[Tensor]
     has_texts: bool = False
     modulated: set[int] = field(default_factory=set)
 
@@ -132,7 +134,16 @@ class Hoist:
 
     def text(self, tower: str, step: int, branch: int) -> Tensor:
         """Where the output of a tower's text blocks for (step, branch) is kept: (B, L, D)."""
-        return self.texts[tower][branch][step]
+        return self.layouts[branch].text(self.kept[branch][step], tower)
+
+    def modulation(self, block: int, column: int, step: int, branch: int) -> Tensor:
+        """Where one modulation of a block for (step, branch) is kept: (B, n)."""
+        return self.layouts[branch].modulation(self.kept[branch][step], block, column)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every result is there, or will be after what is queued."""
+        return self.has_texts and all(len(self.modulated) == layout.blocks for layout in self.layouts)
 
     def is_for(self, timesteps: Tensor, branches: Sequence[Branch]) -> bool:
         """Whether the results hold for another clip too: same schedule and texts, to the bit."""
@@ -154,15 +165,6 @@ def time_embeds(transformer: Any, timesteps: Tensor, branches: Sequence[Branch])
             audio = transformer.audio_time_embeddings(time) + transformer.audio_pooled_text_embeddings(branch.pooled)
             rows.append((video, audio))
     return rows
-
-
-def results_bytes(shapes: Sequence[tuple[Sequence[int], torch.dtype]]) -> int:
-    """Room for tensors of these shapes, each at the allocator's alignment."""
-    return sum(round_up(_bytes(shape, dtype), ALIGNMENT_BYTES) for shape, dtype in shapes)
-
-
-def _bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
-    return int(torch.Size(shape).numel()) * dtype.itemsize
 
 
 def _size(memory: HostBlock | Tensor) -> int:
