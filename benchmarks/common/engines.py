@@ -18,6 +18,7 @@ from yellowsound.memory import budget
 from yellowsound.memory.conveyor import Conveyor
 from yellowsound.memory.driver import Driver
 from yellowsound.memory.geometry import Offload
+from yellowsound.memory.hoist import Store
 from yellowsound.memory.loader import load_streamed_transformer
 from yellowsound.memory.machine import Machine
 from yellowsound.memory.peaks import load_peaks
@@ -104,6 +105,11 @@ class Streamed:
     def stream(self) -> None:
         """Arm B: blocks come as the plan says."""
         self.driver.conveyor = self.conveyor  # type: ignore[assignment]
+
+    def keep_results(self, home: Home) -> None:
+        """Where hoisted results live from now on; the next run makes them anew."""
+        self.driver.forget()
+        self.driver._store = Store(self.driver._device, on_device=home is Home.VRAM)
 
     def close(self) -> None:
         self.stream()

@@ -81,9 +81,9 @@ def sessions(blocks: int | None, small_blocks: int, smoke: bool) -> dict[str, Se
         return Weights(like, 4 if smoke else count, small=smoke)
 
     main = weights("pro-distill", blocks or 60)
-    shapes = ("512x320x25", "picture", "480x864")
+    first, later = ("memory", "lap-one", "abba", "overlap"), ("512x320x25", "picture", "480x864", "ten-steps")
     listed = (
-        Session("cap32", main, CARD_32, HOST_60, ("memory", "lap-one", "abba", "overlap", *shapes, "ten-steps"), 400),
+        Session("cap32", main, CARD_32, HOST_60, (*first, *later, "host-results"), 450),
         Session("cap16", main, CARD_16, HOST_32, ("disk-bound",), 120),
         Session("equality", weights("pro-distill", small_blocks), None, None, ("two-steps",), 60),
         Session("lite", weights("lite-distill", 32), CARD_32, HOST_60, ("resident",), 25),

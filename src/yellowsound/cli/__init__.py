@@ -48,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     from cyclopts import CycloptsError
 
+    # Before torch starts its threads: waiting ones otherwise spin, and a clip beside one busy process took 34 to 90 s
+    # on two cores instead of 14 (docs/log.md). What the user set stays; servers' workers inherit it.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         build()(arguments if arguments is not None else sys.argv[1:], exit_on_error=False, print_error=False)
     except CycloptsError as error:

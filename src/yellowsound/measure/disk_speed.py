@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-CHUNK_BYTES, THREADS = 64 << 20, 4  # the conveyor's own; network disks read smaller pieces a third slower
+CHUNK_BYTES, THREADS = 64 << 20, 4  # as the conveyor reads
 TEST_FILE_BYTES = 1 << 30
 
 
