@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from yellowsound.request import RequestError
+
 Level = Literal["exact", "reordered", "approximate"]
 
 
@@ -21,3 +23,13 @@ class Recipe:
     @property
     def level(self) -> Level:
         return "reordered" if self.trim_text else "exact"
+
+
+RECIPES = {recipe.name: recipe for recipe in (Recipe(), Recipe(name="trimmed", trim_text=True))}
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe called ``name``. Raises RequestError."""
+    if name not in RECIPES:
+        raise RequestError("recipe", name, f"is not known; known: {', '.join(RECIPES)}", "exact")
+    return RECIPES[name]

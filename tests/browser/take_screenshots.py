@@ -99,7 +99,7 @@ def main() -> None:
     models = ("pro=fake:a?large=1&step=0.02", "lite=fake:b?large=1&step=8")
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         browser = playwright.chromium.launch(executable_path=conftest.chromium(), args=conftest.FLAGS)
-        site = conftest.Site(browser, Path(folder), checkpoints=models, recipes=("exact", "fast"))
+        site = conftest.Site(browser, Path(folder), checkpoints=models, recipes=("exact", "trimmed"))
         try:
             take(site)
         finally:

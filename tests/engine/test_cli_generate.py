@@ -73,6 +73,7 @@ def test_quiet_says_nothing(tiny_distill: Path, tmp_path: Path, capsys: Any) -> 
         (["x", "--device", "cuda:9"], ["device=cuda:9"]),
         (["x", "--out", "clip.avi"], ["clip.avi", ".mp4"]),
         (["x", "--audio-level", "5"], ["audio_level=5"]),
+        (["x", "--recipe", "fast"], ["recipe=fast", "exact, trimmed"]),
         (["x", "--seeds", "3"], ["seeds=3", "--prompts"]),
         ([], ["prompt"]),
     ],
@@ -177,6 +178,15 @@ def test_interrupt_stops_leaves_nothing_and_exits_130(tiny_distill: Path, tmp_pa
         rest = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "stopped" in rest and "Traceback" not in rest
     assert list(out.parent.iterdir()) == [] and time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_waiting_threads_sleep_unless_the_user_said_otherwise(given: str | None, found: str) -> None:
+    code = "import os, yellowsound.cli as c\ntry: c.main(['--version'])\nfinally: print(os.environ['OMP_WAIT_POLICY'])"
+    kept = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    env = kept if given is None else {**kept, "OMP_WAIT_POLICY": given}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split()[-1] == found
 
 
 def test_help_is_quick_and_imports_nothing_slow() -> None:

@@ -15,6 +15,7 @@ import torch
 from yellowsound.clip import read_metadata
 from yellowsound.engine import Engine
 from yellowsound.events import Cancelled, CancelToken, Event, Preview, StageBegan, StageEnded, StepDone, Warned
+from yellowsound.recipe import find_recipe
 from yellowsound.request import ClipRequest, RequestError
 
 SMALL: dict[str, Any] = {"prompt": "a cat", "height": 48, "width": 32, "num_frames": 5, "num_inference_steps": 4}
@@ -233,3 +234,15 @@ def test_a_streamed_engine_encodes_between_clips_only(tiny_distill: Path) -> Non
     engine.generate(ClipRequest(**SMALL, seed=6))
     assert not engine.encodes_beside_a_job
     engine.close()
+
+
+@pytest.mark.parametrize("guidance", [1.0, 5.0])
+def test_trimming_the_prompt_is_the_same_arithmetic_in_another_order(tiny_sft: Path, guidance: float) -> None:
+    request = ClipRequest(seed=3, guidance_scale=guidance, **SMALL)
+    exact = Engine.load(tiny_sft, device="cpu").generate(request)
+    trimmed = Engine.load(tiny_sft, device="cpu", recipe=find_recipe("trimmed")).generate(request)
+    assert (exact.metadata["level"], trimmed.metadata["level"]) == ("exact", "reordered")
+    assert trimmed.metadata["recipe"] == "trimmed"
+    assert trimmed.latents is not None and exact.latents is not None
+    torch.testing.assert_close(trimmed.latents.video, exact.latents.video, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(trimmed.latents.audio, exact.latents.audio, rtol=1e-4, atol=1e-4)

@@ -133,7 +133,17 @@ def test_file_holds_the_frames_of_the_job(api: Any) -> None:
 def test_five_seconds_are_121_frames(api: Any) -> None:
     for value in ("5", 5, 5.0):
         assert api.post("/v1/videos", json={"prompt": "a", "seconds": value}).json()["num_frames"] == 121
-    assert api.create(seconds=5, num_frames=9)["num_frames"] == 9
+
+
+def test_a_field_that_loses_against_another_is_named(api: Any) -> None:
+    job = api.create(seconds=5, num_frames=9)
+    assert job["num_frames"] == 9
+    assert "seconds=5 is not used: num_frames=9 was given too" in job["warnings"]
+    job = api.create(size="96x64", width=128, height=64)
+    assert job["size"] == "96x64"
+    assert [w for w in job["warnings"] if "not used" in w] == ["width=128 is not used: size=96x64 was given too"]
+    same = api.create(seconds=5, num_frames=121, size="96x64", width=96)
+    assert not [w for w in same["warnings"] if "not used" in w]
 
 
 @pytest.mark.parametrize("size", ["864x480", "1280x720", "864X480", "864*480", "256x256"])

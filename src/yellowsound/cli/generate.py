@@ -17,6 +17,7 @@ from cyclopts import Parameter
 from yellowsound.cli import EXIT_INTERRUPTED
 from yellowsound.cli.display import Display, choose
 from yellowsound.events import Cancelled, CancelToken
+from yellowsound.recipe import find_recipe
 from yellowsound.request import ClipRequest, RequestError, frames_for_seconds, parse_size
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def generate(
     vram: str | None = None,
     ram: str | None = None,
     offload: Literal["auto", "none", "module", "block"] = "auto",
+    recipe: str = "exact",
     lora: Annotated[list[str] | None, Parameter(negative="")] = None,
     quiet: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -114,6 +116,9 @@ def generate(
         Most of the host's memory that may be taken, such as 32GiB.
     offload
         auto chooses by plan; none keeps every part on the card, module the transformer, block streams every block.
+    recipe
+        exact (the default: bit-identical to diffusers) or trimmed (padding of the prompt cut off instead of masked:
+        the same arithmetic in another order).
     lora
         FILE or FILE:0.8, merged into the transformer; may be given more than once.
     quiet
@@ -139,6 +144,7 @@ def generate(
         "vram": vram,
         "ram": ram,
         "offload": offload,
+        "recipe": find_recipe(recipe),
         "loras": lora or (),
     }
     output = Output(out, overwrite, audio_level, choose(quiet=quiet, json=json), quiet, json)

@@ -57,11 +57,12 @@ def _load(source: str, recipe: str, options: WorkerOptions) -> Any:
 def load_engine(source: str, recipe: str, options: WorkerOptions) -> Any:
     """A real engine on this worker's device and share of memory. Raises CheckpointError and device errors."""
     from yellowsound.engine import Engine
+    from yellowsound.recipe import find_recipe
 
     return Engine.load(
         source,
         device=options.device,
-        recipe=recipe_of(recipe),
+        recipe=find_recipe(recipe),
         vram_bytes=options.vram_bytes,
         ram_bytes=_ram_bytes(options),
     )
@@ -74,15 +75,6 @@ def _ram_bytes(options: WorkerOptions) -> int | None:
     from yellowsound.memory.budget import host_memory
 
     return int(host_memory().budget_bytes * options.ram_share)
-
-
-def recipe_of(name: str) -> Any:
-    """The recipe called ``name``. Raises ValueError."""
-    from yellowsound.recipe import Recipe
-
-    if name == "exact":
-        return Recipe()
-    raise ValueError(f"recipe={name}: not known; known: exact")
 
 
 def _size_bytes(source: str) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from yellowsound.recipe import find_recipe
+
 MEBIBYTE = 1 << 20
 DEFAULT_PORT = 8094
 
@@ -90,3 +92,5 @@ class Settings:
             raise ValueError(f"workers={self.workers}: must be 1 or more")
         if not self.recipes:
             raise ValueError("recipes: at least one is needed, for instance exact")
+        for name in self.recipes:
+            find_recipe(name)

@@ -51,7 +51,7 @@ def read_submission(raw: Mapping[str, Any], models: ServedModels, settings: Sett
         recipe=_recipe(raw, settings),
         request=request,
         picture=_picture(raw),
-        warnings=(*request.warnings, *_ignored(raw)),
+        warnings=(*request.warnings, *_overruled(raw, request), *_ignored(raw)),
     )
 
 
@@ -165,6 +165,20 @@ def _is_absent(value: Any) -> bool:
     if isinstance(value, Upload):
         return not value.filename and not value.data
     return value in (None, "", {}, [])
+
+
+def _overruled(raw: Mapping[str, Any], made: ClipRequest) -> list[str]:
+    """Fields that were read and lost against another one, as other servers let them lose: said, not refused."""
+    lost = []
+    if raw.get("num_frames") is not None and raw.get("seconds") is not None:
+        seconds = fields.number(raw, "seconds")
+        if seconds is not None and frames_for_seconds(seconds, made.frame_rate or 24.0) != made.num_frames:
+            lost.append(f"seconds={seconds:g} is not used: num_frames={made.num_frames} was given too")
+    for name, side in (("width", made.width), ("height", made.height)):
+        value = fields.integer(raw, name)
+        if value not in (None, side):
+            lost.append(f"{name}={value} is not used: size={made.width}x{made.height} was given too")
+    return lost
 
 
 def _ignored(raw: Mapping[str, Any]) -> list[str]:
