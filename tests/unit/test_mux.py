@@ -213,9 +213,9 @@ def test_encoding_goes_on_while_frames_are_made_and_never_piles_up(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's always full device")
 def test_a_full_disk_is_named_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def on_full_disk(folder: Path) -> Path:
+    def on_full_disk(folder: Path) -> tuple[Path, int]:
         (folder / ".full.part").symlink_to("/dev/full")
-        return folder / ".full.part"
+        return folder / ".full.part", os.open(os.devnull, os.O_RDONLY)
 
     noise = np.random.default_rng(0).integers(0, 256, (121, HEIGHT, WIDTH, 3), dtype=np.uint8)
     monkeypatch.setattr(mux, "create_temporary", on_full_disk)
@@ -225,6 +225,24 @@ def test_a_full_disk_is_named_and_leaves_no_file(tmp_path: Path, monkeypatch: py
         out.write_frames(noise)
     assert caught.value.errno == errno.ENOSPC
     assert files_in(tmp_path) == []
+
+
+def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    def age(path: Path) -> Path:
+        os.utime(path, (0, 0))
+        return path
+
+    left, young, other = (tmp_path / name for name in (".yellowsound-1.part", ".yellowsound-2.part", "notes.part"))
+    for path in (left, young, other):
+        path.touch()
+    with mp4_writer(tmp_path / "one.mp4", 1) as running:
+        (own,) = set(files_in(tmp_path)) - {left.name, young.name, other.name}
+        age(left), age(other), age(tmp_path / own)
+        with mp4_writer(tmp_path / "two.mp4", 1) as second:
+            assert set(files_in(tmp_path)) >= {own, young.name, other.name} and left.name not in files_in(tmp_path)
+            second.abort()
+        running.abort()
+    assert sorted(files_in(tmp_path)) == [young.name, other.name]
 
 
 def test_any_write_that_fails_is_noticed(tmp_path: Path) -> None:

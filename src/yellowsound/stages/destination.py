@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import struct
+import time
 from pathlib import Path
 
 from yellowsound.request import RequestError
 
+HIDDEN = ".yellowsound-"
+ABANDONED_SECONDS = 60
 NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -39,11 +43,25 @@ def _taken(path: Path) -> str:
     return f"{path} exists already: choose another name, or allow it to be overwritten"
 
 
-def create_temporary(folder: Path) -> Path:
-    """A new, empty, hidden file in ``folder``, with the permissions any new file gets there."""
-    path = folder / f".yellowsound-{secrets.token_hex(8)}.part"
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    return path
+def create_temporary(folder: Path) -> tuple[Path, int]:
+    """A new, empty, hidden file in ``folder``, with the permissions any new file gets there, and a descriptor.
+
+    While the descriptor is open the file counts as being written. Those of writers that were killed are removed here.
+    """
+    _sweep(folder)
+    path = folder / f"{HIDDEN}{secrets.token_hex(8)}.part"
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    with contextlib.suppress(OSError):  # a file system without locks: then nothing is swept there either
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return path, descriptor
+
+
+def _sweep(folder: Path) -> None:
+    for path in folder.glob(f"{HIDDEN}*.part"):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:  # a younger one may be about to be locked
+                path.unlink()
 
 
 def check_whole(path: Path) -> None:

@@ -68,7 +68,8 @@ class Mp4Writer:
         self._shape, self._num_frames, self._sample_rate = (height, width, 3), num_frames, sample_rate
         rate = exact_frame_rate(frame_rate)
         self._samples = _sound_samples(num_frames, rate, sample_rate)
-        tags, temporary = tags_for(metadata), create_temporary(self.path.parent)
+        tags = tags_for(metadata)
+        temporary, self._held = create_temporary(self.path.parent)
         self._new_encoder = partial(
             Mp4Encoder,
             temporary,
@@ -122,6 +123,7 @@ class Mp4Writer:
         except BaseException:
             self.abort()
             raise
+        os.close(self._held)
         self._done = True
         return self.path
 
@@ -135,6 +137,7 @@ class Mp4Writer:
             self._queue.put(None)
             self._thread.join()
         self._temporary.unlink(missing_ok=True)
+        os.close(self._held)
 
     def __enter__(self) -> Self:
         return self
