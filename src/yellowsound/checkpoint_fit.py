@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeGuard
 
 from yellowsound.request import ClipRequest, Defaults, RequestError, Variant
 from yellowsound.safetensors_header import TensorEntry, refuse
@@ -18,6 +18,7 @@ _DEFAULTS = {
 }
 _OTHER_WORDS = {"steps": "num_inference_steps", "guidance": "guidance_scale"}
 _NOT_DEFAULTS = {"name", "absent", "revision", "synthetic", "source", "note"}
+_SIZES = ("model_dim", "ff_dim", "num_visual_blocks", "num_text_blocks")  # what planning and loading go by
 _MIXED = "parts of two checkpoints? download the whole repository"
 
 
@@ -58,8 +59,13 @@ def defaults(file: Path, own: dict[str, Any], kind: Variant) -> Defaults:
 
 def check(parts: Parts) -> None:
     """Refuse parts whose widths do not meet. Raises CheckpointError naming the config and both values."""
-    _check_heads(parts)
     transformer = parts["transformer"]
+    for key in _SIZES:
+        _width(transformer, key)
+    axes = transformer.config.get("axes_dims")
+    if not isinstance(axes, list) or not axes or not all(_is_size(axis) for axis in axes):
+        refuse(transformer.folder / "config.json", f"axes_dims={axes!r}", "a list of positive whole numbers", _MIXED)
+    _check_heads(parts)
     for name, own_key, other, path in (
         ("vae", "in_visual_dim", "vae", ("latent_channels",)),
         ("audio_vae", "in_audio_dim", "audio_vae", ("latent_channels",)),
@@ -100,9 +106,13 @@ def _right_scheduler(times: float) -> str:
 
 def _width(part: Part, key: str) -> int:
     value = part.config.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if not _is_size(value):
         refuse(part.folder / "config.json", f"{key}={value!r}", "a positive whole number", _MIXED)
     return value
+
+
+def _is_size(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _check_equal(part: Part, key: str, other: Part, other_key: str) -> None:

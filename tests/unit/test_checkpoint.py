@@ -449,3 +449,13 @@ def test_names_from_a_hub_cache(tiny_sft: Path, tmp_path: Path) -> None:
     checkpoint = Checkpoint.open(folder)
     assert (checkpoint.name, checkpoint.revision) == ("Kandinsky-6.0-Pro-5s-Diffusers", commit)
     assert "one snapshot of it" in refusal(repository)
+
+
+@pytest.mark.parametrize("key", ["model_dim", "ff_dim", "num_visual_blocks", "num_text_blocks", "axes_dims"])
+@pytest.mark.parametrize("value", [None, 0, "4", [0]])
+def test_sizes_that_planning_goes_by(damaged: Path, key: str, value: object) -> None:
+    file = damaged / "transformer" / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({**config, key: value}))
+    with pytest.raises(CheckpointError, match=rf"config\.json.*{key}=.*positive whole number"):
+        Checkpoint.open(damaged)

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(EXIT_USAGE)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-    except (ValueError, OSError, RuntimeError, ImportError) as error:
+    except Exception as error:  # whatever it is, people get one line; the variable shows the rest
         if os.environ.get("YELLOWSOUND_TRACEBACK"):
             raise
         print(f"yellowsound: {_one_line(error)}", file=sys.stderr)
