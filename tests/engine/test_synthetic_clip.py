@@ -10,8 +10,8 @@ import pytest
 from yellowsound import ClipRequest, Engine
 from yellowsound.checkpoint import Checkpoint
 from yellowsound.request import Variant
-from yellowsound.weights.blueprint import Blueprint, PartPlan, transformer_part
-from yellowsound.weights.shapes import transformer_config
+from yellowsound.weights.blueprint import Blueprint, transformer_part
+from yellowsound.weights.shapes import PartPlan, transformer_config
 from yellowsound.weights.synth import synthesize
 
 NARROW = {

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import fields as fields_of
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from yellowsound.cli.making import (
+    Output,
+    cancel_on_interrupt,
+    closing_display,
+    load_engine,
+    make_clip,
+    print_result,
+)
 from yellowsound.request import ClipRequest, RequestError
-
-if TYPE_CHECKING:
-    from yellowsound.cli.generate import Output
 
 _REQUEST_FIELDS = {f.name for f in fields_of(ClipRequest)} - {"warnings"}
 
@@ -19,8 +24,6 @@ def generate_many(
     file: Path, defaults: dict[str, Any], seeds: int, output: Output, engine_options: dict[str, Any]
 ) -> None:
     """Make every missing clip of ``file``; a clip's name is its line, prompt and seed, so a second run goes on."""
-    from yellowsound.cli.generate import cancel_on_interrupt, closing_display, load_engine, make_clip, print_result
-
     if seeds < 1:
         raise RequestError("seeds", seeds, "must be at least 1", 1)
     requests = read_prompts(file, defaults)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from yellowsound.memory.arrival import Arrival, Merger
 from yellowsound.memory.device import Device, Fence, Stream
@@ -19,19 +18,9 @@ from yellowsound.memory.pinned import HostBlock
 from yellowsound.memory.reader import CHUNK_BYTES, Reading
 from yellowsound.memory.ring import Ring
 from yellowsound.memory.supply import Supply
-from yellowsound.memory.visit import Berth, Fill, HomeKind, Loaded, Slot, Visit
+from yellowsound.memory.visit import Berth, Counts, Fill, HomeKind, Loaded, Slot, Visit
 
 _POLL_SECONDS = 0.1  # how soon a cancel is seen by a thread that waits for the disk
-
-
-@dataclass(slots=True)
-class Counts:
-    """What has been done so far."""
-
-    visits: int = 0
-    copied_bytes: int = 0
-    read_bytes: int = 0
-    host_waits: int = 0
 
 
 class Conveyor:

@@ -7,7 +7,6 @@ is read into first, straight from the file; everything else passes the ring chun
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,11 +15,7 @@ from yellowsound.memory.extents import Cut
 from yellowsound.memory.pinned import HostBlock, PinWhenFull
 from yellowsound.memory.reader import HostCopy, Reading, ReadRequest
 from yellowsound.memory.ring import Chunk, Ring
-from yellowsound.memory.visit import Fill, Part, Visit
-
-if TYPE_CHECKING:
-    from yellowsound.memory.conveyor import Counts
-
+from yellowsound.memory.visit import Counts, Fill, Part, Visit
 
 FILLS_AT_ONCE = 4  # RAM homes being read into; more would take memory long before it is needed
 

@@ -173,3 +173,13 @@ def views_of(parcel: Parcel, buffer: torch.Tensor, offsets: Mapping[str, int]) -
             .view(place.shape)
             for place in parcel.places
         }
+
+
+@dataclass(slots=True)
+class Counts:
+    """What has been done so far."""
+
+    visits: int = 0
+    copied_bytes: int = 0
+    read_bytes: int = 0
+    host_waits: int = 0

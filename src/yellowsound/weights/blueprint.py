@@ -14,7 +14,7 @@ from typing import Any
 
 from yellowsound.request import Variant
 from yellowsound.weights.catalog import Published
-from yellowsound.weights.shapes import Size, Stored, transformer_config, transformer_tensors
+from yellowsound.weights.shapes import PartPlan, Size, Stored, transformer_config, transformer_tensors
 
 PARTS = {
     "transformer": ("transformer",),
@@ -40,15 +40,6 @@ _SCHEDULERS: dict[Variant, dict[str, Any]] = {
         "final_step_size_scale": 0.5, "num_policy_substeps": 128,
     },
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class PartPlan:
-    """One part to write: its config and what its weights file holds."""
-
-    name: str
-    config: dict[str, Any]
-    tensors: Stored
 
 
 @dataclass(frozen=True, slots=True)

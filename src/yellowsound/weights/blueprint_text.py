@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from yellowsound.safetensors_header import read_json
-from yellowsound.weights.blueprint import PartPlan
-from yellowsound.weights.shapes import Stored
+from yellowsound.weights.shapes import PartPlan, Stored
 
 _QWEN_TEXT: dict[str, Any] = {
     "vocab_size": 152_064, "hidden_size": 3584, "intermediate_size": 18_944, "num_hidden_layers": 28,

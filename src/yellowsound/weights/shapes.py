@@ -35,6 +35,15 @@ _SIZES: dict[Size, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class PartPlan:
+    """One part to write: its config and what its weights file holds."""
+
+    name: str
+    config: dict[str, Any]
+    tensors: Stored
+
+
 def transformer_config(size: Size, variant: Variant) -> dict[str, Any]:
     """Constructor arguments of the published transformer of ``size`` and ``variant``."""
     grid = N_GRID if variant == "piflow" else 1

@@ -25,9 +25,10 @@ import numpy as np
 import numpy.typing as npt
 
 from yellowsound.checkpoint_files import weight_stem
-from yellowsound.weights.blueprint import Blueprint, PartPlan
+from yellowsound.weights.blueprint import Blueprint
 from yellowsound.weights.direct_file import DirectFile
 from yellowsound.weights.file_layout import FileLayout, Placed, lay_out
+from yellowsound.weights.shapes import PartPlan
 
 STD = 0.02
 SMALL_STD = 0.002
