@@ -20,9 +20,10 @@ GEOMETRY = {"width": 192, "height": 128, "num_frames": 49}
 
 VAE: dict[str, Any] = {
     "latent_channels": LATENT_CHANNELS,
-    "block_out_channels": (16, 16, 32, 32),
+    "block_out_channels": (16, 16, 32, 48),
     "layers_per_block": 1,
-    "norm_num_groups": 8,
+    "norm_num_groups": 1,
+    "mid_block_add_attention": False,
     "scaling_factor": 1.0,
 }
 AUDIO_VAE: dict[str, Any] = {
@@ -39,7 +40,7 @@ VOCODER: dict[str, Any] = {
     "upsample_rates": (8, 8, 8),
     "upsample_kernel_sizes": (16, 16, 16),
     "resblock_kernel_sizes": (7,),
-    "resblock_dilation_sizes": ((1, 3),),
+    "resblock_dilation_sizes": ((1,),),
 }
 QWEN_TEXT: dict[str, Any] = {
     "hidden_size": TEXT_WIDTH,
@@ -85,7 +86,7 @@ def transformer(flavour: str) -> dict[str, Any]:
         "time_dim_a": 64,
         "model_dim": 128,
         "model_dim_a": 64,
-        "ff_dim": 512,
+        "ff_dim": 448,
         "ff_dim_a": 256,
         "num_text_blocks": 1,
         "num_visual_blocks": 6,

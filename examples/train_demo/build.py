@@ -39,6 +39,8 @@ CLASSES = {
     "vae": ["diffusers", "AutoencoderKLHunyuanVideo"],
     "vocoder": ["diffusers", "MMAudioVocoder"],
 }
+NORM_GAIN = 4.0  # by how much the constants in the video autoencoder outweigh its signals
+LOG_VARIANCE = -6.0  # of the posterior, which only image-to-video draws from
 SCHEDULERS = {"flow": "FlowMatchEulerDiscreteScheduler", "piflow": "PiflowScheduler"}
 
 
@@ -75,15 +77,57 @@ def new_transformer(flavour: str) -> Kandinsky6Transformer3DModel:
 
 
 def new_vae() -> AutoencoderKLHunyuanVideo:
-    """A video autoencoder whose residual branches start closed: at first a plain chain of strided convolutions."""
+    """A video autoencoder that keeps colours: its norms divide by a constant, its residual branches start closed.
+
+    A norm divides by the spread of the whole clip, which is lost, and absolute colours with it. So two channels of
+    every tensor that is normed hold large constants of opposite sign, and their spread is nearly all the spread there
+    is; the norms' gains take it back, and at first each norm passes the other channels on as they are.
+    """
     model = AutoencoderKLHunyuanVideo(**architecture.VAE)
     for name, parameter in model.named_parameters():
-        if parameter.ndim < 2:
-            continue
-        torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
-        if "conv2.conv" in name or "to_out" in name:
+        if parameter.ndim >= 2:
+            torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
+        elif "norm" in name:
+            torch.nn.init.constant_(parameter, NORM_GAIN if name.endswith("weight") else 0.0)
+        else:
             torch.nn.init.zeros_(parameter)
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            if isinstance(module, torch.nn.Conv3d) and "conv2" in name:
+                module.weight.zero_()
+            elif isinstance(module, torch.nn.Conv3d) and _is_normed(name):
+                module.bias[0] = NORM_GAIN * (len(module.bias) / 2) ** 0.5
+                module.bias[1] = -module.bias[0]
+        latents = len(model.post_quant_conv.bias)
+        model.quant_conv.weight *= 3.0  # latents of about 1 from the start
+        model.post_quant_conv.weight /= 3.0
+        model.quant_conv.weight[latents:] = 0.0
+        model.quant_conv.bias[latents:] = LOG_VARIANCE
+        for parameter, mask in constant_masks(model):
+            parameter.mul_(mask)
     return model
+
+
+def _is_normed(convolution: str) -> bool:
+    """Whether what the convolution of that name makes is (part of) a tensor that is normed."""
+    return "conv_out" not in convolution and "quant" not in convolution and "conv2" not in convolution
+
+
+def constant_masks(model: torch.nn.Module) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
+    """Weights and factors of 0 and 1 that keep the constants constant and unseen; to be applied after each step."""
+    masks = []
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.GroupNorm):
+            masks += [(p, torch.ones_like(p)) for p in (module.weight, module.bias)]
+            for _, mask in masks[-2:]:
+                mask[:2] = 0.0
+        elif isinstance(module, torch.nn.Conv3d) and "quant" not in name:
+            masks.append((module.weight, torch.ones_like(module.weight)))
+            if "conv_out" not in name:
+                masks[-1][1][:2] = 0.0
+            if "conv_in" not in name:
+                masks[-1][1][:, :2] = 0.0
+    return masks
 
 
 def write_index(folder: Path, flavour: str) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, CLIPTextModel, Qwen2_5_VLForConditionalGeneration
 
 TEXT_TOKENS = 48  # longest caption, the pipeline's negative prompt and their end tokens
+SETTINGS: dict[str, Any] = {"padding": "max_length", "truncation": True, "return_tensors": "pt"}
 NEGATIVE = stock.Kandinsky6TI2VAPipeline._DEFAULT_NEGATIVE_PROMPT
 
 
@@ -59,14 +60,21 @@ class TextEncoders:
         return Text(*(torch.cat([getattr(r, n) for r in rows])[where] for n in ("tokens", "mask", "pooled")))
 
     def _encode(self, prompts: Sequence[str]) -> Text:
-        whole = stock._QWEN_CROP_START + TEXT_TOKENS
+        tokens, mask = self.tokens(prompts)
+        return Text(tokens, mask, self.pooled(prompts, whole=True))
+
+    def tokens(self, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """The first encoder's states (N, TEXT_TOKENS, width) after the template's, and their mask."""
         texts = [stock._PROMPT_TEMPLATE.format(p) for p in prompts]
-        settings = {"padding": "max_length", "truncation": True, "return_tensors": "pt"}
-        ids = self.tokenizers[0](texts, max_length=whole, **settings).to(self.device)
+        ids = self.tokenizers[0](texts, max_length=stock._QWEN_CROP_START + TEXT_TOKENS, **SETTINGS).to(self.device)
         hidden = self.qwen.model(**ids, use_cache=False).last_hidden_state[:, stock._QWEN_CROP_START :]
-        words = self.tokenizers[1](list(prompts), max_length=77, **settings).to(self.device)
-        mask = ids["attention_mask"][:, stock._QWEN_CROP_START :].bool()
-        return Text(hidden.float(), mask, self.clip(**words).pooler_output.float())
+        return hidden.float(), ids["attention_mask"][:, stock._QWEN_CROP_START :].bool()
+
+    def pooled(self, prompts: Sequence[str], *, whole: bool = False) -> Tensor:
+        """The second encoder's pooled states (N, width); ``whole`` pads as the pipeline does, which changes nothing."""
+        settings = SETTINGS | ({} if whole else {"padding": "longest"})
+        state: Tensor = self.clip(**self.tokenizers[1](list(prompts), max_length=77, **settings).to(self.device))[1]
+        return state.float()
 
 
 class Encoder:
@@ -106,11 +114,8 @@ def encode_tiles(vae: Any, video: Tensor) -> Tensor:
 
 
 def picture(batch: render.Batch, window: render.Window = render.WHOLE) -> Tensor:
-    """The picture a clip starts from, (B, 3, 1, H, W): the first frame, or one with the object where it blinks."""
-    blinking = batch.motion == render.BLINK
-    period = batch.count.clamp(min=1)
-    still = render.Batch(**{**vars(batch), "phase": torch.where(blinking, 1.1, batch.phase), "count": period})
-    return render.draw(still, torch.zeros(1), window)
+    """The picture a clip starts from, (B, 3, 1, H, W): its first frame."""
+    return render.draw(batch, torch.zeros(1), window)
 
 
 class Store:
@@ -141,7 +146,7 @@ class Store:
         batch = self.scenes[source]
         if self.next >= len(self.scenes):
             chance = {name: torch.rand_like(batch.x) for name in ("x", "y", "size", "pitch")}
-            batch = render.Batch(**{**vars(batch), **chance, "phase": 0.38 + 0.24 * torch.rand_like(batch.x)})
+            batch = render.Batch(**{**vars(batch), **chance, "phase": 0.44 + 0.12 * torch.rand_like(batch.x)})
         self.video[place], self.audio[place], self.image[place] = (x.bfloat16() for x in self.encoder(batch))
         self.owner[place] = source
         self.next += self.chunk

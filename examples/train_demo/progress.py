@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import parts
 import torch
 from torch import Tensor, nn
 
@@ -78,6 +79,21 @@ class Average:
             value.copy_(kept)
 
 
+class Keeper:
+    """Writes averaged weights every ``every_seconds`` of a budget, so that a stage that is cut off was not in vain."""
+
+    def __init__(self, budget: Budget, every_seconds: float = 50.0) -> None:
+        self.budget, self.every_seconds, self.last = budget, every_seconds, 0.0
+
+    def keep(self, model: nn.Module, average: Average, folder: Path) -> None:
+        if self.budget.elapsed - self.last < self.every_seconds:
+            return
+        self.last = self.budget.elapsed
+        average.swap()
+        parts.save(model, folder)
+        average.swap()
+
+
 class Half:
     """A copy of a model, in bf16 on a GPU, that does the arithmetic; the model keeps float32 for the optimiser.
 
@@ -116,7 +132,12 @@ class Step:
         self.losses, self.parameters = losses, parameters
         self.graph: torch.cuda.CUDAGraph | None = None
         if inputs[0].is_cuda:
-            self._capture(inputs)
+            try:
+                self._capture(inputs)
+            except RuntimeError as error:  # slower, but it trains
+                self.graph = None
+                torch.cuda.synchronize()
+                print(f"no CUDA graph, steps run one kernel after another: {error}", flush=True)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The losses; ``gradients`` then holds the gradients, in the order of the parameters."""

@@ -34,8 +34,12 @@ HORIZON, GROUND = 84.0, 108.0
 Window = tuple[int | Tensor, int | Tensor, int, int]  # top, left (one for all or (B, 1, 1, 1)), height, width
 WHOLE: Window = (0, 0, HEIGHT, WIDTH)
 CUTOUT: Window = (64, 72, 32, 48)  # enough for a smoke run on a CPU
-VOICES = ("silent", "knock", "beep", "rising", "falling", "steady", "height")
-BOUNCE, LEFT, RIGHT, CLOCKWISE, COUNTERCLOCKWISE, GROW, SHRINK, BLINK = range(len(MOTIONS))
+VOICES = ("silent", "knock", "rising", "falling", "steady")
+SILENT, KNOCK, RISING, FALLING, STEADY = range(len(VOICES))
+BOUNCE, LEFT, RIGHT, CLOCKWISE, COUNTERCLOCKWISE, GROW, SHRINK = range(len(MOTIONS))
+FALL = 46.0  # how high the object bounces, in pixels
+BASE_HERTZ = SAMPLE_RATE / 512  # the vocoder's frame rate; it can only hold tones that are multiples of it
+NOTES = 7  # of a rising or falling tone: multiples 4 to 10
 BOTTOM = (1.0, 0.88, 0.8)  # how far a shape reaches below its centre, in sizes
 
 
@@ -99,14 +103,11 @@ def random_batch(number: int, device: str | torch.device, generator: torch.Gener
         colours = torch.tensor(list(table.values()), device=device)[pick(len(table))]
         return colours / 255
 
-    motion = pick(len(MOTIONS))
-    counted = (motion == BOUNCE) | (motion == BLINK)
-    usual = torch.tensor([1, 6, 6, 6, 6, 3, 4, 2], device=device)[motion]
-    voice = torch.where(unit() < 0.8, usual, pick(len(VOICES)))
-    voice = torch.where(counted & (voice > 2), usual, voice)
-    voice = torch.where(~counted & (voice < 3) & (voice > 0), usual, voice)
-    count = torch.where(counted, 2 + pick(3), 0)
-    phase = 0.38 + 0.24 * unit()
+    motion = pick(len(MOTIONS) + 1) % len(MOTIONS)
+    usual = torch.tensor([KNOCK, STEADY, STEADY, STEADY, STEADY, RISING, FALLING], device=device)[motion]
+    voice = torch.where(unit() < 0.9, torch.where(motion == BOUNCE, usual, 2 + pick(3)), SILENT)
+    count = torch.where(motion == BOUNCE, 1 + pick(3), 0)
+    phase = 0.44 + 0.12 * unit()
     return Batch(
         pick(len(SHAPES)), motion, voice, count, palette(COLOURS), palette(FLOORS), palette(WALLS),
         unit(), unit(), unit(), phase, unit(),
@@ -118,8 +119,8 @@ def cycles(batch: Batch, seconds: Tensor) -> Tensor:
     return batch.phase[:, None] + seconds[None] * batch.count[:, None] / DURATION_SECONDS
 
 
-def centres(batch: Batch, seconds: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Centre x, centre y, size and visibility (0 or 1) of the objects at ``seconds`` (T,), each (B, T) in pixels."""
+def centres(batch: Batch, seconds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Centre x, centre y and size of the objects at ``seconds`` (T,), each (B, T) in pixels."""
     part = (seconds / DURATION_SECONDS)[None]
     x, y, motion = batch.x[:, None], batch.y[:, None], batch.motion[:, None]
     size = (13 + 5 * batch.size[:, None]).expand(-1, len(seconds))
@@ -133,9 +134,8 @@ def centres(batch: Batch, seconds: Tensor) -> tuple[Tensor, Tensor, Tensor, Tens
     still_x, still_y = 48 + 96 * x, 52 + 24 * y
     centre_x = torch.where(sliding, slide, torch.where(circling, 78 + 36 * y + 32 * angle.cos(), still_x))
     centre_y = torch.where(circling, 58 + 32 * angle.sin(), still_y)
-    centre_y = torch.where(motion == BOUNCE, rest - 58 * fall, torch.where(sliding, rest, centre_y))
-    shown = (motion != BLINK) | ((passed >= 1) & (passed % 1 < 0.5))
-    return centre_x.expand_as(size), centre_y.expand_as(size), size, shown.float().expand_as(size)
+    centre_y = torch.where(motion == BOUNCE, rest - FALL * fall, torch.where(sliding, rest, centre_y))
+    return centre_x.expand_as(size), centre_y.expand_as(size), size
 
 
 def draw(batch: Batch, frames: Tensor, window: Window = WHOLE) -> Tensor:
@@ -147,7 +147,7 @@ def paint(batch: Batch, frames: Tensor, window: Window = WHOLE) -> tuple[Tensor,
     """``draw``, and how much of each pixel the object covers: (B, 1, T, HEIGHT, WIDTH) in 0..1."""
     top, left, high, wide = window
     device = batch.x.device
-    cx, cy, size, shown = (v[:, :, None, None] for v in centres(batch, frames.to(device) / FRAME_RATE))
+    cx, cy, size = (v[:, :, None, None] for v in centres(batch, frames.to(device) / FRAME_RATE))
     row = torch.arange(high, device=device).view(1, 1, -1, 1) + 0.5 + top
     across = (torch.arange(wide, device=device).view(1, 1, 1, -1) + 0.5 + left - cx).abs()
     down = row - cy
@@ -156,7 +156,7 @@ def paint(batch: Batch, frames: Tensor, window: Window = WHOLE) -> tuple[Tensor,
     square = torch.maximum(across, down.abs()) - 0.88 * size
     triangle = torch.maximum(down - 0.8 * size, (1.9 * across - 1.1 * (down + 1.1 * size)) / 2.195)
     distance = torch.where(shape == 0, ball, torch.where(shape == 1, square, triangle))
-    cover = ((0.5 - distance).clamp(0, 1) * shown)[:, None]
+    cover = ((0.5 - distance).clamp(0, 1))[:, None]
     ground = (row - HORIZON + 0.5).clamp(0, 1)[:, None]
 
     def fill(colour: Tensor) -> Tensor:
@@ -166,36 +166,37 @@ def paint(batch: Batch, frames: Tensor, window: Window = WHOLE) -> tuple[Tensor,
     return torch.lerp(scene, fill(batch.colour), cover) * 2 - 1, cover
 
 
-def sound(batch: Batch, generator: torch.Generator | None = None) -> Tensor:
-    """The sound of whole clips: (B, NUM_SAMPLES) float32 in -1..1."""
-    device = batch.x.device
-    seconds = torch.arange(NUM_SAMPLES, device=device, dtype=torch.float32) / SAMPLE_RATE
-    noise = torch.randn(NUM_SAMPLES, device=device, generator=generator)
+def sound(batch: Batch) -> Tensor:
+    """The sound of whole clips: (B, NUM_SAMPLES) float32 in -1..1, made of multiples of BASE_HERTZ in fixed phase."""
+    seconds = torch.arange(NUM_SAMPLES, device=batch.x.device, dtype=torch.float32) / SAMPLE_RATE
     voice = batch.voice[:, None]
-    result = torch.where(voice >= 3, _tone(batch, seconds), 0.0)
-    tuned = 0.95 + 0.1 * batch.pitch[:, None]
-    for k in range(1, 5):
+    result = torch.where(voice >= RISING, _tone(batch, seconds), 0.0)
+    thud, tick = 0.7 * _partial(seconds, 2) + 0.1 * _partial(seconds, 5), _partial(seconds, 20) + _partial(seconds, 31)
+    for k in range(1, 4):
         since = seconds[None] - ((k - batch.phase) * DURATION_SECONDS / batch.count.clamp(min=1))[:, None]
-        heard = (since >= 0) & (k <= batch.count)[:, None]
+        heard = (since >= 0) & (k <= batch.count)[:, None] & (voice == KNOCK)
         late = since.clamp(min=0)
-        knock = 0.75 * (-late / 0.045).exp() * (2 * torch.pi * 190 * tuned * late).sin()
-        knock = knock + 0.1 * noise * (-late / 0.006).exp()
-        beep = 0.4 * (2 * torch.pi * 900 * tuned * late).sin() * _fade(late, 0.12, 0.005)
-        result = result + torch.where(heard & (voice == 1), knock, 0.0) + torch.where(heard & (voice == 2), beep, 0.0)
+        knock = thud * (-late / 0.045).exp() + 0.1 * tick * (-late / 0.01).exp()
+        result = result + torch.where(heard, knock, 0.0)
     return result
 
 
 def _tone(batch: Batch, seconds: Tensor) -> Tensor:
-    """A tone whose pitch rises, falls, stays or follows the object's height, over 280 to 840 Hz."""
+    """Notes that climb, descend or stay."""
     part = (seconds / DURATION_SECONDS).clamp(max=1)[None]
-    coarse = torch.arange(NUM_SAMPLES // 512 + 1, device=seconds.device) * 512 / SAMPLE_RATE
-    height = ((90 - centres(batch, coarse)[1]) / 64).clamp(0, 1)
-    height = torch.nn.functional.interpolate(height[:, None], size=NUM_SAMPLES, mode="linear", align_corners=True)[:, 0]
-    voice = batch.voice[:, None]
-    octave = torch.where(voice == 3, part, torch.where(voice == 4, 1 - part, torch.where(voice == 6, height, 0.4)))
-    hertz = 280 * (0.95 + 0.1 * batch.pitch[:, None]) * 3**octave
-    turns = (hertz.double() / SAMPLE_RATE).cumsum(-1).remainder(1).float() * 2 * torch.pi
-    return (0.35 * turns.sin() + 0.07 * (2 * turns).sin()) * _fade(seconds, DURATION_SECONDS, 0.03)
+    voice, note = batch.voice[:, None], (batch.pitch[:, None] * 3).floor()
+    place = torch.where(voice == RISING, part, 1 - part) * NOTES - 0.5
+    place = torch.where(voice == STEADY, note, place)
+    total = torch.zeros_like(place + part)
+    for k in range(NOTES):
+        weight = ((0.5 - (place - k).abs()) / 0.07 + 0.5).clamp(0, 1)
+        total = total + weight * (0.35 * _partial(seconds, 4 + k) + 0.07 * _partial(seconds, 8 + 2 * k))
+    return total * _fade(seconds, DURATION_SECONDS, 0.03)
+
+
+def _partial(seconds: Tensor, multiple: int) -> Tensor:
+    turns = (seconds.double() * (multiple * BASE_HERTZ)).remainder(1).float()
+    return (2 * torch.pi * turns).sin()
 
 
 def _fade(since: Tensor, length: float, edge: float) -> Tensor:
@@ -206,7 +207,7 @@ def _fade(since: Tensor, length: float, edge: float) -> Tensor:
 def around(batch: Batch, frame: float, high: int, wide: int) -> Window:
     """For each scene a window of that size which holds the object at ``frame``, not always in the middle."""
     seconds = torch.tensor([frame / FRAME_RATE], device=batch.x.device)
-    cx, cy, _, _ = centres(batch, seconds)
+    cx, cy, _ = centres(batch, seconds)
     corner = []
     for centre, size, whole in ((cy, high, HEIGHT), (cx, wide, WIDTH)):
         jitter = (torch.rand_like(centre) - 0.5) * 0.6 * size

@@ -1,4 +1,4 @@
-"""Trains the demo checkpoint: ``python train.py all`` or one of ``vae audio flow piflow judge``.
+"""Trains the demo checkpoint: ``python train.py all`` or one of ``text vae audio flow piflow judge``.
 
 Stages read and write WORK, a folder like the package's own; each can be repeated and goes on from its weights. Times
 are in seconds of wall clock; ``all`` runs the autoencoders side by side and starts the transformer as soon as it can.
@@ -42,11 +42,15 @@ def _one(a: argparse.Namespace, started: float) -> None:
     device, until = device_name(a.device), a.until or started + a.seconds
     clips: dict[str, Any] = {"clips": a.clips, "first": a.first, "chunk": a.chunk, "fresh": a.fresh}
     clips["window"] = render.CUTOUT if a.smoke else render.WHOLE
-    if a.stage == "vae":
+    if a.stage == "text":
+        import train_text
+
+        train_text.train(a.work, a.seconds, device, batch=a.batch or 64)
+    elif a.stage == "vae":
         import train_vae
 
-        crop: dict[str, Any] = {"crop": (32, 48), "whole": False} if a.smoke else {}
-        train_vae.train(a.work, a.seconds, device, batch=a.batch or 4, **crop)
+        crop: dict[str, Any] = {"crop": (32, 48), "phases": ((1.0, 5),)} if a.smoke else {}
+        train_vae.train(a.work, a.seconds, device, batch=a.batch or 16, freeze=a.freeze, **crop)
     elif a.stage == "audio":
         import train_audio
 
@@ -138,7 +142,7 @@ def pack(work: Path, out: Path) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["all", "vae", "audio", "flow", "piflow", "judge"])
+    parser.add_argument("stage", choices=["all", "text", "vae", "audio", "flow", "piflow", "judge"])
     parser.add_argument("--work", type=Path, default=Path("work"), help="folder that is trained in")
     parser.add_argument("--out", type=Path, help="folder for archives of the results")
     parser.add_argument("--device", default="auto")
@@ -151,6 +155,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--chunk", type=int, default=64, help="clips encoded at once")
     parser.add_argument("--peak", type=float, help="highest learning rate; by default the stage's own")
     parser.add_argument("--fresh", action="store_true", help="new transformer weights; piflow: from the flow's")
+    parser.add_argument("--freeze", type=float, default=0.6, help="vae: part of the time that the encoder learns")
     parser.add_argument("--smoke", action="store_true", help="small cut-outs, to try the code on a CPU")
     parser.add_argument("--guidance", type=float, help="scale for judge and teacher")
     parser.add_argument("--flavour", choices=["flow", "piflow", "reconstruction"], default="flow")

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 VAE_RATE, VOCODER_RATE, KL_WEIGHT = 2e-3, 2e-3, 3e-3
+WAVE_WEIGHT = 10.0  # the world's tones keep their phase to the frames, so that waveforms can be compared
 SEGMENT_FRAMES, HOP = 40, 512
 RESOLUTIONS = ((2048, 512), (1024, 256), (512, 128), (256, 64))  # window and hop of the spectra that are compared
 
@@ -77,10 +78,11 @@ def scale_latents(vae: MMAudioVAE, device: str, batch: int) -> None:
 def _train_vocoder(vocoder: MMAudioVocoder, vae: MMAudioVAE, budget: Budget, log: Log, batch: int, device: str) -> None:
     _filter_one_by_one()
 
-    def losses(wave: Tensor, mel: Tensor) -> tuple[Tensor]:
-        return (spectral_distance(vocoder.conv_post(_body(vocoder, mel))[:, 0], wave),)
+    def losses(wave: Tensor, mel: Tensor) -> tuple[Tensor, Tensor]:
+        made = vocoder.conv_post(_body(vocoder, mel))[:, 0]
+        return WAVE_WEIGHT * (made - wave).abs().mean(), spectral_distance(made, wave)
 
-    _loop(vocoder, losses, lambda: _segments(vae, batch, device), budget, log, VOCODER_RATE, ("spectra",))
+    _loop(vocoder, losses, lambda: _segments(vae, batch, device), budget, log, VOCODER_RATE, ("wave", "spectra"))
 
 
 def _loop(

@@ -13,17 +13,30 @@ import torch
 from denoiser import predict, shifted, spread
 from diffusers import Kandinsky6Transformer3DModel
 from latents import NEGATIVE, Store, Text, TextEncoders, new_store
-from progress import Average, Budget, Half, Log, Step, clip, compiled, learning_rate, optimizer, prepare, set_rate
+from progress import (
+    Average,
+    Budget,
+    Half,
+    Keeper,
+    Log,
+    Step,
+    clip,
+    compiled,
+    learning_rate,
+    optimizer,
+    prepare,
+    set_rate,
+)
 from torch import Tensor
 
-PEAK_RATE, SHIFT, DROPPED = 1.5e-3, 3.0, 0.1
+PEAK_RATE, SHIFT, DROPPED = 1e-3, 3.0, 0.1
 AUDIO_WEIGHT = 1.0
 IMAGE_EVERY = 4  # each fourth batch starts from a picture
 
 
 def train(
     work: Path, until: float, device: str, *, batch: int = 64, clips: int = 16_384, first: int = 4096, chunk: int = 64,
-    fresh: bool, peak: float = PEAK_RATE, renew_every: int = 32, window: render.Window = render.WHOLE,
+    fresh: bool, peak: float = PEAK_RATE, renew_every: int = 64, window: render.Window = render.WHOLE,
 ) -> None:  # fmt: skip
     """Train until ``until`` (time.time()) from the weights in ``work`` or, if ``fresh``, new ones; write the average.
 
@@ -39,7 +52,7 @@ def train(
     needed = [work / "common" / name for name in ("vae", "audio_vae")]
     store = new_store(work, text, clips, seed, lambda: await_ready(needed, 300), window, first=first, chunk=chunk)
     log.write(encoded=store.filled, video_std=store.video[:chunk].float().std())
-    fit(learner, store, Budget(max(until - time.time(), 1.0)), log, batch, peak, renew_every)
+    fit(learner, store, Budget(max(until - time.time(), 1.0)), log, batch, peak, renew_every, folder)
     parts.save(model, folder, ready=True)
     log.write(done=True)
 
@@ -78,10 +91,12 @@ class Learner:
         return (seen - (noise - video)).square().mean(), AUDIO_WEIGHT * (heard - (hiss - audio)).square().mean()
 
 
-def fit(learner: Learner, store: Store, budget: Budget, log: Log, batch: int, peak: float, renew_every: int) -> None:
-    """The loop; leaves the averaged weights in the learner's model."""
+def fit(
+    learner: Learner, store: Store, budget: Budget, log: Log, batch: int, peak: float, renew_every: int, folder: Path
+) -> None:  # fmt: skip
+    """The loop; leaves the averaged weights in the learner's model, and now and then also in ``folder``."""
     device, count, model = str(store.video.device), 0, learner.model
-    optimiser, average = optimizer(model, peak), Average(model)
+    optimiser, average, keeper = optimizer(model, peak), Average(model), Keeper(budget)
     while not budget.is_spent:
         set_rate(optimiser, learning_rate(budget.part, peak))
         if count % renew_every == 0:
@@ -96,6 +111,7 @@ def fit(learner: Learner, store: Store, budget: Budget, log: Log, batch: int, pe
         count += 1
         if log.is_due() or count == 1:
             log.write(step=count, video=seen, audio=heard)
+        keeper.keep(model, average, folder)
     average.swap()
 
 

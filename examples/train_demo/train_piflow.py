@@ -21,7 +21,20 @@ import torch
 from denoiser import guided, predict, shifted
 from diffusers import Kandinsky6Transformer3DModel
 from latents import NEGATIVE, Store, Text, TextEncoders, new_store
-from progress import Average, Budget, Half, Log, Step, clip, compiled, learning_rate, optimizer, prepare, set_rate
+from progress import (
+    Average,
+    Budget,
+    Half,
+    Keeper,
+    Log,
+    Step,
+    clip,
+    compiled,
+    learning_rate,
+    optimizer,
+    prepare,
+    set_rate,
+)
 from torch import Tensor
 from train_flow import await_ready
 
@@ -68,19 +81,22 @@ def train(
     taught = Kandinsky6Transformer3DModel.from_pretrained(source, dtype=torch.float32).to(device)
     first_weights = widened(taught) if fresh else parts.load(Kandinsky6Transformer3DModel, folder, device)
     lesson.begin(student, first_weights, taught)
-    _fit(lesson, student, store, Budget(max(until - time.time(), 1.0)), log, batch, peak)
+    _fit(lesson, student, store, Budget(max(until - time.time(), 1.0)), log, batch, peak, folder)
     parts.save(student, folder, ready=True)
     log.write(done=True)
 
 
-def _fit(lesson: Lesson, student: Any, store: Store, budget: Budget, log: Log, batch: int, peak: float) -> None:
-    """The loop; leaves the averaged weights in ``student``."""
+def _fit(
+    lesson: Lesson, student: Any, store: Store, budget: Budget, log: Log, batch: int, peak: float, folder: Path
+) -> None:
+    """The loop; leaves the averaged weights in ``student``, and now and then also in ``folder``."""
+    keeper = Keeper(budget)
     optimiser, average, count = optimizer(student, peak, decay=0.0), Average(student, horizon=400), 0
     own: dict[bool, Starts | None] = {False: None, True: None}
     while not budget.is_spent:
         set_rate(optimiser, learning_rate(budget.part, peak))
         with_image = count % 4 == 3
-        if count % 32 == 31:
+        if count % 64 == 63:
             store.renew()
         seen, heard, own[with_image] = lesson(_starts(store, batch, own[with_image], with_image))
         clip(student)
@@ -90,6 +106,7 @@ def _fit(lesson: Lesson, student: Any, store: Store, budget: Budget, log: Log, b
         count += 1
         if log.is_due() or count == 1:
             log.write(step=count, video=seen, audio=heard)
+        keeper.keep(student, average, folder)
     average.swap()
 
 

@@ -1,7 +1,8 @@
-"""Stage a: the video autoencoder, trained exactly as it is used: tiles of 17 frames in, windows of 5 latents out.
+"""Stage a: the video autoencoder, trained as it is used: tiles of 17 frames in, windows of 5 latents out.
 
-The pipeline encodes and decodes in overlapping time tiles. So a training clip is 29 frames long: two tiles are encoded,
-their latents joined as ``AutoencoderKLHunyuanVideo`` joins them, and two windows decoded.
+The pipeline encodes and decodes in overlapping time tiles. The first latent of a tile stands for one frame, any other
+for four; the first latent of a later window is one of the others. So half of the steps decode a tile from its first
+latent, the other half from its second, where the frame of that latent is not looked at.
 """
 
 from __future__ import annotations
@@ -10,91 +11,102 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import build
 import parts
 import render
 import torch
 from diffusers import AutoencoderKLHunyuanVideo
-from progress import Budget, Half, Log, Step, clip, learning_rate, optimizer, prepare, set_rate
+from progress import Average, Budget, Half, Keeper, Log, Step, clip, learning_rate, optimizer, prepare, set_rate
 from torch import Tensor
 from torch.nn import functional
 
-CLIP_FRAMES, TILE, STRIDE = 29, 17, 12
-PEAK_RATE, KL_WEIGHT, OBJECT_WEIGHT = 1e-3, 3e-4, 8.0
+from yellowsound.demo.world import NUM_FRAMES
+
+TILE = 17
+PHASES = ((0.1, 1), (0.25, 5), (1.0, TILE))
+PEAK_RATE, SIZE_WEIGHT, NOISE, OBJECT_WEIGHT = 4e-4, 3e-4, 0.1, 8.0
 
 
 def train(
-    work: Path, seconds: float, device: str, *, batch: int = 4, crop: tuple[int, int] = (64, 96), freeze: float = 0.8,
-    whole: bool = True,
+    work: Path, seconds: float, device: str, *, batch: int = 16, crop: tuple[int, int] = (48, 64), freeze: float = 0.6,
+    peak: float = PEAK_RATE, phases: tuple[tuple[float, int], ...] = PHASES,
 ) -> None:  # fmt: skip
-    """Train for ``seconds`` from the weights in ``work`` and write them back; log to ``work/logs``.
+    """Train for ``seconds`` from the weights in ``work`` on cut-outs around the object; write the averaged ones back.
 
-    Mostly on cut-outs around the object, then on whole pictures. After ``freeze`` of the time the encoder is
-    standardised, frozen and marked ready, so that latents can be made while the decoder goes on learning, then with
-    some noise on its input. ``whole=False`` keeps to cut-outs, for a smoke run.
+    ``phases``: up to which part of the time clips have how many frames; short clips are cheap and teach colours and
+    shapes. After ``freeze`` of the time the encoder is standardised, frozen and marked ready, so that latents can be
+    made while the decoder goes on learning. Logs to ``work/logs``.
     """
     prepare(device)
     folder, log, budget = work / "common" / "vae", Log(work / "logs", "vae"), Budget(seconds)
     vae = parts.load(AutoencoderKLHunyuanVideo, folder, device)
-    half = Half(vae)
-    optimiser, steps, count, frozen = optimizer(vae, PEAK_RATE), {}, 0, False
+    half, average, masks = Half(vae), Average(vae, horizon=300), build.constant_masks(vae)
+    keeper, steps = Keeper(budget), dict[Any, Step]()
+    optimiser, count, frozen = optimizer(vae, peak, decay=0.0), 0, False
     while not budget.is_spent:
         if budget.part >= freeze and not frozen:
-            _finish_encoder(vae, half, folder, device)
+            average = _finish_encoder(vae, average, half, folder, device)
             frozen = True
-        set_rate(optimiser, learning_rate(budget.part, PEAK_RATE))
-        cut = crop if budget.part < 0.65 * freeze or not whole else render.WHOLE[2:]
-        inputs = _clips(batch if cut == crop else max(batch // 2, 1), device, cut, half.dtype)
-        if (cut, frozen) not in steps:
-            chosen = functools.partial(_losses, half.model, frozen)
-            steps[cut, frozen] = Step(chosen, half.halves, inputs)
-        step = steps[cut, frozen]
-        losses = step(*inputs)
-        half.give_gradients(step.gradients)
+        set_rate(optimiser, learning_rate(budget.part, peak))
+        frames = next((frames for part, frames in phases if budget.part < part), TILE)
+        inputs = clips(batch * min(TILE // frames, 4), device, crop, half.dtype, frames)
+        key = (frames > 1 and count % 2 == 1, frozen, frames)
+        if key not in steps:
+            steps[key] = Step(functools.partial(_losses, half.model, *key[:2]), half.halves, inputs)
+        losses = steps[key](*inputs)
+        half.give_gradients(steps[key].gradients)
         clip(vae)
         optimiser.step()
+        keep_constants(masks)
         half.take_weights()
+        average.update()
         count += 1
         if log.is_due() or count == 1:
-            log.write(step=count, picture=losses[0], kl=losses[1] / KL_WEIGHT)
+            log.write(step=count, frames=frames, picture=losses[0], size=losses[1] / SIZE_WEIGHT)
+        keeper.keep(vae, average, folder)
     if not frozen:
-        _finish_encoder(vae, half, folder, device)
+        average = _finish_encoder(vae, average, half, folder, device)
+    average.swap()
     parts.save(vae, folder, ready=True)
     log.write(step=count, done=True)
 
 
-def _finish_encoder(vae: AutoencoderKLHunyuanVideo, half: Half, folder: Path, device: str) -> None:
+def _finish_encoder(vae: Any, average: Average, half: Half, folder: Path, device: str) -> Average:
+    """Standardise the averaged weights, go on from them, and mark the encoder ready; returns a new average."""
+    average.swap()
     standardise(vae, device)
     half.take_weights()
     parts.save(vae, folder, ready=True)
+    return Average(vae, average.horizon)
 
 
 @torch.no_grad()
-def _clips(batch: int, device: str, cut: tuple[int, int], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Random clips of CLIP_FRAMES frames, (B, 3, T, h, w), and the weights of their pixels."""
-    start = int(torch.randint(0, 21, ()))
+def keep_constants(masks: list[tuple[torch.nn.Parameter, Tensor]]) -> None:
+    torch._foreach_mul_([p for p, _ in masks], [m for _, m in masks])
+
+
+@torch.no_grad()
+def clips(
+    batch: int, device: str, cut: tuple[int, int], dtype: torch.dtype, frames: int = TILE
+) -> tuple[Tensor, Tensor]:
+    """Random clips of so many frames, (B, 3, T, h, w), and the weights of their pixels."""
+    start = int(torch.randint(0, NUM_FRAMES - frames + 1, ()))
     scenes = render.random_batch(batch, device)
-    window = render.around(scenes, start + CLIP_FRAMES / 2, *cut)
-    video, cover = render.paint(scenes, torch.arange(start, start + CLIP_FRAMES), window)
+    window = render.around(scenes, start + frames / 2, *cut)
+    video, cover = render.paint(scenes, torch.arange(start, start + frames), window)
     return video.to(dtype), 1 + OBJECT_WEIGHT * functional.max_pool3d(cover, (1, 5, 5), 1, (0, 2, 2)).to(dtype)
 
 
-def _losses(vae: Any, frozen: bool, video: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Weighted L1 of the pictures, and the latents' mean KL times its weight."""
-    tiles = torch.cat([video[:, :, :TILE], video[:, :, STRIDE : STRIDE + TILE]])
+def _losses(vae: Any, late: bool, frozen: bool, video: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Weighted L1 of the pictures, and the mean square of the latents times its weight."""
     with torch.set_grad_enabled(not frozen):
-        mean, log_variance = vae.quant_conv(vae.encoder(tiles)).float().chunk(2, dim=1)
-        log_variance = log_variance.clamp(-30, 20)
-        latents = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
-        kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
-    if frozen:
-        latents = latents + 0.05 * torch.randn_like(mean)
-    first, second = latents.to(video.dtype).chunk(2)
-    joined = torch.cat([first, second[:, :, 2:]], dim=2)
-    windows = torch.cat([joined[:, :, 0:5], joined[:, :, 3:8]])
-    early, late = vae.decoder(vae.post_quant_conv(windows)).float().chunk(2)
-    error = (early - video[:, :, :TILE]).abs() * weight[:, :, :TILE]
-    later = (late[:, :, 1:] - video[:, :, TILE - 4 :]).abs() * weight[:, :, TILE - 4 :]
-    return (error.mean() + later.mean()) / 2, KL_WEIGHT * kl
+        latents = vae.quant_conv(vae.encoder(video)).float().chunk(2, dim=1)[0]
+    size = latents.square().mean()
+    noisy = latents + NOISE * torch.randn_like(latents)
+    made = vae.decoder(vae.post_quant_conv(noisy[:, :, int(late) :].to(video.dtype))).float()
+    first = 5 if late else 0
+    error = (made[:, :, int(late) :] - video[:, :, first:]).abs() * weight[:, :, first:]
+    return error.mean() / weight.mean(), SIZE_WEIGHT * size
 
 
 @torch.no_grad()
@@ -117,4 +129,3 @@ def standardise(vae: AutoencoderKLHunyuanVideo, device: str) -> None:
     back.weight /= scale.view(1, -1, 1, 1, 1)
     out.weight[:count] *= scale.view(-1, 1, 1, 1, 1)
     out.bias[:count] = (out.bias[:count] - centre) * scale
-    out.bias[count:] += 2 * scale.log()

@@ -45,12 +45,14 @@ def test_all_stages_train_and_write_what_they_read(work):
     import train_audio
     import train_flow
     import train_piflow
+    import train_text
     import train_vae
 
     parts = {"vae": work / "common/vae", "audio_vae": work / "common/audio_vae", "vocoder": work / "common/vocoder"}
     parts |= {flavour: work / flavour / "transformer" for flavour in architecture.FLAVOURS}
     before = {name: weights(folder) for name, folder in parts.items()}
-    train_vae.train(work, 1.0, "cpu", batch=1, crop=(32, 48), whole=False)
+    train_text.train(work, 1.0, "cpu", batch=16)
+    train_vae.train(work, 1.0, "cpu", batch=1, crop=(32, 48), phases=((0.5, 1), (1.0, 5)))
     train_audio.train(work, 2.0, "cpu", batch=4)
     train_flow.train(work, time.time(), "cpu", batch=2, fresh=False, window=render.CUTOUT, **SMALL)
     train_piflow.train(work, time.time(), "cpu", guidance=2.0, batch=2, fresh=True, window=render.CUTOUT, **SMALL)
@@ -58,7 +60,7 @@ def test_all_stages_train_and_write_what_they_read(work):
         assert (folder / "READY").exists(), name
         assert changed(before[name], weights(folder)) > 0.2, name
     lines = [json.loads(x) for log in sorted((work / "logs").glob("*.jsonl")) for x in log.read_text().splitlines()]
-    assert {x["stage"] for x in lines} == {"vae", "audio", "flow", "piflow"}
+    assert {x["stage"] for x in lines} == {"text", "vae", "audio", "flow", "piflow"}
     assert all(
         torch.isfinite(torch.tensor(x[k])) for x in lines for k in ("picture", "mel", "video", "audio") if k in x
     )
@@ -93,6 +95,52 @@ def test_packaged_files_are_those_of_the_provenance():
     files = [p for f in ("common", "flow", "piflow") for p in (CHECKPOINT / f).rglob("*") if p.is_file()]
     found = {p.relative_to(CHECKPOINT).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
     assert found == provenance["sha256"]
+
+
+def test_the_video_autoencoder_starts_with_norms_that_change_no_spread():
+    """What a norm passes on is what it got less one mean, up to a few per cent, for a dark clip as for a bright one."""
+    import build
+
+    torch.manual_seed(0)
+    vae, seen = build.new_vae().eval(), []
+    for module in vae.modules():
+        if isinstance(module, torch.nn.GroupNorm):
+            module.register_forward_hook(lambda _, given, made: seen.append((given[0][:, 2:], made[:, 2:])))
+    with torch.no_grad():
+        for level in (-0.8, 0.8):
+            vae(level + 0.2 * torch.rand(1, 3, 5, 32, 32))
+    assert len(seen) > 40
+    for given, made in seen:
+        assert float((made - (given - given.mean())).norm() / given.norm()) < 0.15
+
+
+def test_the_constants_stay_constant_under_training():
+    import build
+    import train_vae
+
+    torch.manual_seed(0)
+    vae = build.new_vae()
+    masks = build.constant_masks(vae)
+    before = [p.detach().clone() for p, _ in masks]
+    with torch.no_grad():
+        for parameter, _ in masks:
+            parameter.add_(1.0)
+    train_vae.keep_constants(masks)
+    for (parameter, mask), old in zip(masks, before, strict=True):
+        assert torch.equal(parameter[mask == 0], old[mask == 0]) and bool((mask == 0).any())
+
+
+def test_a_caption_means_what_it_says():
+    import train_text
+
+    from yellowsound.demo.world import Prompt, Scene
+
+    scene = Scene("ball", "red", "blue", "dark", "bounce", 2, "natural")
+    said = train_text.meaning(Prompt("a red ball bounces twice on a blue floor", scene, True))
+    words = [f[i] if i < len(f) else "" for f, i in zip(train_text.FIELDS, said, strict=True)]
+    assert words == ["ball", "red", "blue", "", "bounce", "2", "knock"]
+    assert train_text.meaning(Prompt("it bounces twice", scene, False))[:4] == train_text.UNSAID[:4]
+    assert float(train_text.codes([said]).sum()) == train_text.LEVEL * len(train_text.FIELDS)
 
 
 def test_a_student_starts_as_its_teacher():

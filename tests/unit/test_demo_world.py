@@ -50,7 +50,7 @@ def real_clips():
 def test_test_prompts_are_frozen_and_show_only_combinations_kept_from_training():
     prompts = held_out_prompts()
     assert len(prompts) == 100 and prompts == held_out_prompts()
-    assert prompts[0].text == "a purple disc in a dark room bouncing twice"
+    assert prompts[0].text == "a green circle bouncing once on a grey floor"
     assert prompts[99].text != prompts[0].text
     assert all((p.scene.shape, p.scene.colour, p.scene.motion) in HELD_OUT for p in prompts)
 
