@@ -53,8 +53,9 @@ def optimizer(model: nn.Module, peak: float, decay: float = 0.01) -> torch.optim
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Give each group ``rate`` times its own factor, where it has one."""
     for group in optimiser.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("factor", 1.0)
 
 
 class Average:

@@ -50,7 +50,7 @@ def _one(a: argparse.Namespace, started: float) -> None:
         import train_vae
 
         crop: dict[str, Any] = {"crop": (32, 48), "phases": ((1.0, 5),)} if a.smoke else {}
-        train_vae.train(a.work, a.seconds, device, batch=a.batch or 16, freeze=a.freeze, **crop)
+        train_vae.train(a.work, a.seconds, device, batch=a.batch or 8, freeze=a.freeze, **crop)
     elif a.stage == "audio":
         import train_audio
 
@@ -74,7 +74,7 @@ def _judge(a: argparse.Namespace, device: str) -> None:
 
     if not a.prompts:
         return
-    scales = [1.0] if a.flavour == "piflow" else [a.guidance] if a.guidance else [1.5, 2.5, 4.0]
+    scales = [1.0] if a.flavour == "piflow" else [a.guidance] if a.guidance else a.scales
     if a.flavour == "reconstruction":
         result: dict[str, Any] = reconstruct(a.work, device, a.prompts)
     else:
@@ -158,6 +158,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--freeze", type=float, default=0.6, help="vae: part of the time that the encoder learns")
     parser.add_argument("--smoke", action="store_true", help="small cut-outs, to try the code on a CPU")
     parser.add_argument("--guidance", type=float, help="scale for judge and teacher")
+    several = {"type": lambda text: [float(x) for x in text.split(",")], "default": [1.5, 2.5, 4.0]}
+    parser.add_argument("--scales", **several, help="guidance scales that the judge tries, with commas")
     parser.add_argument("--flavour", choices=["flow", "piflow", "reconstruction"], default="flow")
     parser.add_argument("--prompts", type=int, default=100, help="test prompts that are judged")
     for name, seconds in (("vae", 150), ("audio", 150), ("flow", 420), ("piflow", 0)):

@@ -16,7 +16,7 @@ import parts
 import render
 import torch
 from diffusers import AutoencoderKLHunyuanVideo
-from progress import Average, Budget, Half, Keeper, Log, Step, clip, learning_rate, optimizer, prepare, set_rate
+from progress import Average, Budget, Half, Keeper, Log, Step, clip, learning_rate, prepare, set_rate
 from torch import Tensor
 from torch.nn import functional
 
@@ -24,11 +24,12 @@ from yellowsound.demo.world import NUM_FRAMES
 
 TILE = 17
 PHASES = ((0.1, 1), (0.25, 5), (1.0, TILE))
-PEAK_RATE, SIZE_WEIGHT, NOISE, OBJECT_WEIGHT = 4e-4, 3e-4, 0.1, 8.0
+PEAK_RATE, SIZE_WEIGHT, NOISE, OBJECT_WEIGHT = 3e-4, 3e-4, 0.1, 8.0
+USUAL_INPUTS = 432  # of the convolutions at full size, 27 x 16
 
 
 def train(
-    work: Path, seconds: float, device: str, *, batch: int = 16, crop: tuple[int, int] = (48, 64), freeze: float = 0.6,
+    work: Path, seconds: float, device: str, *, batch: int = 8, crop: tuple[int, int] = (48, 64), freeze: float = 0.6,
     peak: float = PEAK_RATE, phases: tuple[tuple[float, int], ...] = PHASES,
 ) -> None:  # fmt: skip
     """Train for ``seconds`` from the weights in ``work`` on cut-outs around the object; write the averaged ones back.
@@ -42,7 +43,7 @@ def train(
     vae = parts.load(AutoencoderKLHunyuanVideo, folder, device)
     half, average, masks = Half(vae), Average(vae, horizon=300), build.constant_masks(vae)
     keeper, steps = Keeper(budget), dict[Any, Step]()
-    optimiser, count, frozen = optimizer(vae, peak, decay=0.0), 0, False
+    optimiser, count, frozen = by_fan_in(vae, peak), 0, False
     while not budget.is_spent:
         if budget.part >= freeze and not frozen:
             average = _finish_encoder(vae, average, half, folder, device)
@@ -78,6 +79,16 @@ def _finish_encoder(vae: Any, average: Average, half: Half, folder: Path, device
     half.take_weights()
     parts.save(vae, folder, ready=True)
     return Average(vae, average.horizon)
+
+
+def by_fan_in(vae: Any, peak: float) -> torch.optim.AdamW:
+    """AdamW whose rate falls with a weight's number of inputs: neighbouring pixels agree, so the steps add up."""
+    rates: dict[float, list[torch.nn.Parameter]] = {}
+    for parameter in vae.parameters():
+        inputs = parameter[0].numel() if parameter.ndim > 1 else USUAL_INPUTS
+        rates.setdefault(min(USUAL_INPUTS / inputs, 2.0), []).append(parameter)
+    groups = [{"params": params, "factor": factor} for factor, params in rates.items()]
+    return torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.98), weight_decay=0.0, fused=next(vae.parameters()).is_cuda)
 
 
 @torch.no_grad()
