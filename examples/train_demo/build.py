@@ -81,7 +81,8 @@ def new_vae() -> AutoencoderKLHunyuanVideo:
 
     A norm divides by the spread of the whole clip, which is lost, and absolute colours with it. So two channels of
     every tensor that is normed hold large constants of opposite sign, and their spread is nearly all the spread there
-    is; the norms' gains take it back, and at first each norm passes the other channels on as they are.
+    is; the norms' gains take it back, and at first each norm passes the other channels on as they are. In time each
+    convolution at first looks at the latest frame only: a chain of causal means would lag by more than a tile.
     """
     model = AutoencoderKLHunyuanVideo(**architecture.VAE)
     for name, parameter in model.named_parameters():
@@ -103,7 +104,7 @@ def new_vae() -> AutoencoderKLHunyuanVideo:
         model.post_quant_conv.weight /= 3.0
         model.quant_conv.weight[latents:] = 0.0
         model.quant_conv.bias[latents:] = LOG_VARIANCE
-        for parameter, mask in constant_masks(model):
+        for parameter, mask in constant_masks(model, still=True):
             parameter.mul_(mask)
     return model
 
@@ -113,8 +114,11 @@ def _is_normed(convolution: str) -> bool:
     return "conv_out" not in convolution and "quant" not in convolution and "conv2" not in convolution
 
 
-def constant_masks(model: torch.nn.Module) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
-    """Weights and factors of 0 and 1 that keep the constants constant and unseen; to be applied after each step."""
+def constant_masks(model: torch.nn.Module, *, still: bool = False) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
+    """Weights and factors of 0 and 1 that keep the constants constant and unseen; to be applied after each step.
+
+    still: earlier frames are kept unseen too.
+    """
     masks = []
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.GroupNorm):
@@ -127,6 +131,8 @@ def constant_masks(model: torch.nn.Module) -> list[tuple[torch.nn.Parameter, tor
                 masks[-1][1][:2] = 0.0
             if "conv_in" not in name:
                 masks[-1][1][:, :2] = 0.0
+            if still and module.kernel_size[0] == 3:
+                masks[-1][1][:, :, :2] = 0.0
     return masks
 
 

@@ -49,8 +49,10 @@ def _one(a: argparse.Namespace, started: float) -> None:
     elif a.stage == "vae":
         import train_vae
 
-        crop: dict[str, Any] = {"crop": (32, 48), "phases": ((1.0, 5),)} if a.smoke else {}
-        train_vae.train(a.work, a.seconds, device, batch=a.batch or 8, freeze=a.freeze, **crop)
+        crop: dict[str, Any] = {"crop": (32, 48), "phases": ((1.0, 5),), "whole_from": 2.0} if a.smoke else {}
+        if a.no_stills:
+            crop["phases"] = ()
+        train_vae.train(a.work, a.seconds, device, batch=a.batch or 4, freeze=a.freeze, **crop)
     elif a.stage == "audio":
         import train_audio
 
@@ -156,6 +158,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--peak", type=float, help="highest learning rate; by default the stage's own")
     parser.add_argument("--fresh", action="store_true", help="new transformer weights; piflow: from the flow's")
     parser.add_argument("--freeze", type=float, default=0.6, help="vae: part of the time that the encoder learns")
+    parser.add_argument("--no-stills", action="store_true", help="vae: begin with moving pictures")
     parser.add_argument("--smoke", action="store_true", help="small cut-outs, to try the code on a CPU")
     parser.add_argument("--guidance", type=float, help="scale for judge and teacher")
     several = {"type": lambda text: [float(x) for x in text.split(",")], "default": [1.5, 2.5, 4.0]}

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 VAE_RATE, VOCODER_RATE, KL_WEIGHT = 2e-3, 2e-3, 3e-3
-WAVE_WEIGHT = 10.0  # the world's tones keep their phase to the frames, so that waveforms can be compared
+WAVE_WEIGHT = 30.0  # the world's tones keep their phase to the frames, so that waveforms can be compared
 SEGMENT_FRAMES, HOP = 40, 512
 RESOLUTIONS = ((2048, 512), (1024, 256), (512, 128), (256, 64))  # window and hop of the spectra that are compared
 

@@ -23,25 +23,27 @@ from torch.nn import functional
 from yellowsound.demo.world import NUM_FRAMES
 
 TILE = 17
-PHASES = ((0.1, 1), (0.25, 5), (1.0, TILE))
-PEAK_RATE, SIZE_WEIGHT, NOISE, OBJECT_WEIGHT = 3e-4, 3e-4, 0.1, 8.0
+PHASES = ((0.15, 1), (1.0, TILE))
+PEAK_RATE, SIZE_WEIGHT, NOISE, OBJECT_WEIGHT = 3e-4, 3e-4, 0.1, 4.0
 USUAL_INPUTS = 432  # of the convolutions at full size, 27 x 16
 
 
 def train(
-    work: Path, seconds: float, device: str, *, batch: int = 8, crop: tuple[int, int] = (48, 64), freeze: float = 0.6,
-    peak: float = PEAK_RATE, phases: tuple[tuple[float, int], ...] = PHASES,
+    work: Path, seconds: float, device: str, *, batch: int = 4, crop: tuple[int, int] = (64, 96), freeze: float = 0.6,
+    whole_from: float = 0.35, peak: float = PEAK_RATE, phases: tuple[tuple[float, int], ...] = PHASES,
 ) -> None:  # fmt: skip
-    """Train for ``seconds`` from the weights in ``work`` on cut-outs around the object; write the averaged ones back.
+    """Train for ``seconds`` from the weights in ``work``; write the averaged ones back; log to ``work/logs``.
 
-    ``phases``: up to which part of the time clips have how many frames; short clips are cheap and teach colours and
-    shapes. After ``freeze`` of the time the encoder is standardised, frozen and marked ready, so that latents can be
-    made while the decoder goes on learning. Logs to ``work/logs``.
+    Cut-outs of ``crop`` pixels come first; after ``whole_from`` of the time whole pictures, since what a norm subtracts
+    depends on the whole picture. ``phases``: up to which part of the time clips have how many frames; still pictures
+    are cheap and teach colours and shapes. After ``freeze`` of the time the encoder is standardised, frozen and marked
+    ready, so that latents can be made while the decoder goes on learning.
     """
     prepare(device)
     folder, log, budget = work / "common" / "vae", Log(work / "logs", "vae"), Budget(seconds)
     vae = parts.load(AutoencoderKLHunyuanVideo, folder, device)
-    half, average, masks = Half(vae), Average(vae, horizon=300), build.constant_masks(vae)
+    half, average = Half(vae), Average(vae, horizon=300)
+    masks = {still: build.constant_masks(vae, still=still) for still in (False, True)}
     keeper, steps = Keeper(budget), dict[Any, Step]()
     optimiser, count, frozen = by_fan_in(vae, peak), 0, False
     while not budget.is_spent:
@@ -50,15 +52,16 @@ def train(
             frozen = True
         set_rate(optimiser, learning_rate(budget.part, peak))
         frames = next((frames for part, frames in phases if budget.part < part), TILE)
-        inputs = clips(batch * min(TILE // frames, 4), device, crop, half.dtype, frames)
-        key = (frames > 1 and count % 2 == 1, frozen, frames)
+        cut = crop if budget.part < whole_from else render.WHOLE[2:]
+        inputs = clips(_number(batch, frames, cut != crop), device, cut, half.dtype, frames)
+        key = (frames > 1 and count % 2 == 1, frozen, frames, cut)
         if key not in steps:
             steps[key] = Step(functools.partial(_losses, half.model, *key[:2]), half.halves, inputs)
         losses = steps[key](*inputs)
         half.give_gradients(steps[key].gradients)
         clip(vae)
         optimiser.step()
-        keep_constants(masks)
+        keep_constants(masks[frames == 1])
         half.take_weights()
         average.update()
         count += 1
@@ -70,6 +73,11 @@ def train(
     average.swap()
     parts.save(vae, folder, ready=True)
     log.write(step=count, done=True)
+
+
+def _number(batch: int, frames: int, whole: bool) -> int:
+    """How many clips a step takes: more of short ones, half as many whole ones."""
+    return max(batch * min(TILE // frames, 4) // (2 if whole else 1), 1)
 
 
 def _finish_encoder(vae: Any, average: Average, half: Half, folder: Path, device: str) -> Average:

@@ -52,7 +52,7 @@ def test_all_stages_train_and_write_what_they_read(work):
     parts |= {flavour: work / flavour / "transformer" for flavour in architecture.FLAVOURS}
     before = {name: weights(folder) for name, folder in parts.items()}
     train_text.train(work, 1.0, "cpu", batch=16)
-    train_vae.train(work, 1.0, "cpu", batch=1, crop=(32, 48), phases=((0.5, 1), (1.0, 5)))
+    train_vae.train(work, 1.0, "cpu", batch=1, crop=(32, 48), phases=((0.5, 1), (1.0, 5)), whole_from=2.0)
     train_audio.train(work, 2.0, "cpu", batch=4)
     train_flow.train(work, time.time(), "cpu", batch=2, fresh=False, window=render.CUTOUT, **SMALL)
     train_piflow.train(work, time.time(), "cpu", guidance=2.0, batch=2, fresh=True, window=render.CUTOUT, **SMALL)
