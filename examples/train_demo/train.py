@@ -92,9 +92,11 @@ def best_guidance(work: Path) -> float:
 
 
 def _all(a: argparse.Namespace, started: float) -> None:
-    """All stages: the autoencoders side by side with the transformer's compilation, then flow, judge, PiFlow, judge."""
+    """All stages: text encoders, the autoencoders side by side with the transformer's compilation, then flow, judge, PiFlow, judge."""
     for part in ("common/vae", "common/audio_vae", "common/vocoder", "flow/transformer", "piflow/transformer"):
         (a.work / part / "READY").unlink(missing_ok=True)
+    if a.text_seconds:
+        _finish([_start(a, "text", "--seconds", str(a.text_seconds))])
     fresh, guidance = ["--fresh"] if a.fresh else [], str(a.guidance or 2.5)
     running = [
         _start(a, "vae", "--seconds", str(a.vae_seconds)),
@@ -165,8 +167,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--scales", **several, help="guidance scales that the judge tries, with commas")
     parser.add_argument("--flavour", choices=["flow", "piflow", "reconstruction"], default="flow")
     parser.add_argument("--prompts", type=int, default=100, help="test prompts that are judged")
-    for name, seconds in (("vae", 150), ("audio", 150), ("flow", 420), ("piflow", 0)):
-        parser.add_argument(f"--{name}-seconds", type=float, default=seconds, help=f"all: {name}, from the start")
+    for name, seconds in (("text", 60), ("vae", 150), ("audio", 150), ("flow", 420), ("piflow", 0)):
+        parser.add_argument(f"--{name}-seconds", type=float, default=seconds, help=f"all: {name}")
     return parser.parse_args()
 
 
