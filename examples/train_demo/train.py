@@ -92,7 +92,7 @@ def best_guidance(work: Path) -> float:
 
 
 def _all(a: argparse.Namespace, started: float) -> None:
-    """All stages: text encoders, the autoencoders side by side with the transformer's compilation, then flow, judge, PiFlow, judge."""
+    """Text encoders, both autoencoders beside the transformers' compilation, flow, judge, PiFlow, judge."""
     for part in ("common/vae", "common/audio_vae", "common/vocoder", "flow/transformer", "piflow/transformer"):
         (a.work / part / "READY").unlink(missing_ok=True)
     if a.text_seconds:
