@@ -16,6 +16,7 @@ from diffusers.pipelines.kandinsky6 import pipeline_kandinsky6_ti2va as stock
 from torch import Tensor
 from transformers import AutoTokenizer, CLIPTextModel, Qwen2_5_VLForConditionalGeneration
 
+KEPT = "store.pt"
 TEXT_TOKENS = 48  # longest caption, the pipeline's negative prompt and their end tokens
 SETTINGS: dict[str, Any] = {"padding": "max_length", "truncation": True, "return_tensors": "pt"}
 NEGATIVE = stock.Kandinsky6TI2VAPipeline._DEFAULT_NEGATIVE_PROMPT
@@ -86,6 +87,9 @@ class Encoder:
         self.vae = parts.load(AutoencoderKLHunyuanVideo, common / "vae", device).eval()
         self.vae.to(torch.bfloat16 if device == "cuda" else torch.float32)
         self.audio_vae = parts.load(MMAudioVAE, common / "audio_vae", device).eval()
+        weights = [*self.vae.encoder.parameters(), *self.vae.quant_conv.parameters()]
+        weights += self.audio_vae.vae.encoder.parameters()
+        self.mark = float(sum(w.detach().double().abs().sum() for w in weights))  # tells these weights from others
 
     @torch.no_grad()
     def __call__(self, batch: render.Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -164,9 +168,35 @@ class Store:
 def new_store(
     work: Path, text: TextEncoders, clips: int, seed: int, wait: Callable[[], None], window: render.Window, **sizes: int
 ) -> Store:
-    """Caption ``clips`` scenes, encode the captions, ``wait`` for the autoencoders, encode the first clips."""
+    """Caption ``clips`` scenes, encode the captions, ``wait`` for the autoencoders, encode the first clips.
+
+    Where ``work`` holds clips that the same encoders made (``keep``), those are taken instead.
+    """
+    if (work / KEPT).exists():
+        wait()
+        kept = torch.load(work / KEPT, map_location=text.device, weights_only=False)
+        encoder = Encoder(work, text.device, window)
+        if kept.pop("mark") == encoder.mark:
+            return _restored(encoder, **kept)
+        print(f"{work / KEPT}: made by other encoders, not used", flush=True)
     captions = captioned(clips, seed)
     words, image_words = (text([p.text for p in which]) for which in (captions.prompts, captions.image_prompts))
     wait()
     scenes = render.batch_of(captions.scenes, captions.chances)
     return Store(scenes, words, image_words, Encoder(work, text.device, window), **sizes)
+
+
+def keep(store: Store, work: Path) -> None:
+    """Write the clips encoded so far, with the mark of their encoders, for other stages to begin with."""
+    kept = {name: getattr(store, name) for name in ("scenes", "text", "image_text", "video", "audio", "image", "owner")}
+    numbers = {"next": store.next, "chunk": store.chunk, "mark": store.encoder.mark}
+    torch.save({**kept, **numbers}, work / f".{KEPT}")
+    (work / f".{KEPT}").rename(work / KEPT)
+
+
+def _restored(encoder: Encoder, **kept: Any) -> Store:
+    store = Store.__new__(Store)
+    for name, value in kept.items():
+        setattr(store, name, value)
+    store.encoder, store.kept = encoder, len(store.video)
+    return store

@@ -1,4 +1,4 @@
-"""Trains the demo checkpoint: ``python train.py all`` or one of ``text vae audio flow piflow judge``.
+"""Trains the demo checkpoint: ``python train.py all`` or one of ``text vae audio store flow piflow judge``.
 
 Stages read and write WORK, a folder like the package's own; each can be repeated and goes on from its weights. Times
 are in seconds of wall clock; ``all`` runs the autoencoders side by side and starts the transformer as soon as it can.
@@ -57,6 +57,10 @@ def _one(a: argparse.Namespace, started: float) -> None:
         import train_audio
 
         train_audio.train(a.work, a.seconds, device, batch=a.batch or 64)
+    elif a.stage == "store":
+        import train_flow
+
+        train_flow.fill(a.work, until, device, **clips)
     elif a.stage == "flow":
         import train_flow
 
@@ -146,7 +150,7 @@ def pack(work: Path, out: Path) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["all", "text", "vae", "audio", "flow", "piflow", "judge"])
+    parser.add_argument("stage", choices=["all", "text", "vae", "audio", "store", "flow", "piflow", "judge"])
     parser.add_argument("--work", type=Path, default=Path("work"), help="folder that is trained in")
     parser.add_argument("--out", type=Path, help="folder for archives of the results")
     parser.add_argument("--device", default="auto")

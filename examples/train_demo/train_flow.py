@@ -12,7 +12,7 @@ import render
 import torch
 from denoiser import predict, shifted, spread
 from diffusers import Kandinsky6Transformer3DModel
-from latents import NEGATIVE, Store, Text, TextEncoders, new_store
+from latents import NEGATIVE, Store, Text, TextEncoders, keep, new_store
 from progress import (
     Average,
     Budget,
@@ -36,7 +36,7 @@ IMAGE_EVERY = 4  # each fourth batch starts from a picture
 
 def train(
     work: Path, until: float, device: str, *, batch: int = 64, clips: int = 16_384, first: int = 4096, chunk: int = 64,
-    fresh: bool, peak: float = PEAK_RATE, renew_every: int = 64, window: render.Window = render.WHOLE,
+    fresh: bool, peak: float = PEAK_RATE, renew_every: int = 256, window: render.Window = render.WHOLE,
 ) -> None:  # fmt: skip
     """Train until ``until`` (time.time()) from the weights in ``work`` or, if ``fresh``, new ones; write the average.
 
@@ -55,6 +55,31 @@ def train(
     fit(learner, store, Budget(max(until - time.time(), 1.0)), log, batch, peak, renew_every, folder)
     parts.save(model, folder, ready=True)
     log.write(done=True)
+
+
+def fill(
+    work: Path, until: float, device: str, *, clips: int, chunk: int, window: render.Window = render.WHOLE, **_: Any
+) -> None:
+    """Encode captioned clips until all are there or ``until`` has come, and keep them for the flow and PiFlow."""
+    prepare(device)
+    log, needed = Log(work / "logs", "store"), [work / "common" / name for name in ("vae", "audio_vae")]
+    text = TextEncoders(work, device)
+    store = new_store(
+        work,
+        text,
+        clips,
+        int(time.time()) % 100_000,
+        lambda: await_ready(needed, 300),
+        window,
+        first=chunk,
+        chunk=chunk,
+    )
+    while store.filled < store.kept and time.time() < until:
+        store.renew()
+        if log.is_due():
+            log.write(encoded=store.filled)
+    keep(store, work)
+    log.write(encoded=store.filled, done=True)
 
 
 class Learner:

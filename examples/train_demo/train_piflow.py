@@ -96,7 +96,7 @@ def _fit(
     while not budget.is_spent:
         set_rate(optimiser, learning_rate(budget.part, peak))
         with_image = count % 4 == 3
-        if count % 64 == 63:
+        if count % 256 == 255:
             store.renew()
         seen, heard, own[with_image] = lesson(_starts(store, batch, own[with_image], with_image))
         clip(student)

@@ -54,13 +54,14 @@ def test_all_stages_train_and_write_what_they_read(work):
     train_text.train(work, 1.0, "cpu", batch=16)
     train_vae.train(work, 1.0, "cpu", batch=1, crop=(32, 48), phases=((0.5, 1), (1.0, 5)), whole_from=2.0)
     train_audio.train(work, 2.0, "cpu", batch=4)
+    train_flow.fill(work, time.time() + 60, "cpu", clips=8, chunk=4, window=render.CUTOUT)
     train_flow.train(work, time.time(), "cpu", batch=2, fresh=False, window=render.CUTOUT, **SMALL)
     train_piflow.train(work, time.time(), "cpu", guidance=2.0, batch=2, fresh=True, window=render.CUTOUT, **SMALL)
     for name, folder in parts.items():
         assert (folder / "READY").exists(), name
         assert changed(before[name], weights(folder)) > 0.2, name
     lines = [json.loads(x) for log in sorted((work / "logs").glob("*.jsonl")) for x in log.read_text().splitlines()]
-    assert {x["stage"] for x in lines} == {"text", "vae", "audio", "flow", "piflow"}
+    assert {x["stage"] for x in lines} == {"text", "vae", "audio", "store", "flow", "piflow"}
     assert all(
         torch.isfinite(torch.tensor(x[k])) for x in lines for k in ("picture", "mel", "video", "audio") if k in x
     )
