@@ -50,8 +50,10 @@ def _one(a: argparse.Namespace, started: float) -> None:
         import train_vae
 
         crop: dict[str, Any] = {"crop": (32, 48), "phases": ((1.0, 5),), "whole_from": 2.0} if a.smoke else {}
-        if a.no_stills:
+        if a.no_stills or a.decoder_only:
             crop["phases"] = ()
+        if a.decoder_only:
+            crop |= {"decoder_only": True, "whole_from": 2.0 if a.smoke else 0.0}
         train_vae.train(a.work, a.seconds, device, batch=a.batch or 4, freeze=a.freeze, **crop)
     elif a.stage == "audio":
         import train_audio
@@ -165,6 +167,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--fresh", action="store_true", help="new transformer weights; piflow: from the flow's")
     parser.add_argument("--freeze", type=float, default=0.6, help="vae: part of the time that the encoder learns")
     parser.add_argument("--no-stills", action="store_true", help="vae: begin with moving pictures")
+    parser.add_argument("--decoder-only", action="store_true", help="vae: the encoder stays as it is")
     parser.add_argument("--smoke", action="store_true", help="small cut-outs, to try the code on a CPU")
     parser.add_argument("--guidance", type=float, help="scale for judge and teacher")
     several = {"type": lambda text: [float(x) for x in text.split(",")], "default": [1.5, 2.5, 4.0]}

@@ -36,7 +36,7 @@ IMAGE_EVERY = 4  # each fourth batch starts from a picture
 
 def train(
     work: Path, until: float, device: str, *, batch: int = 64, clips: int = 16_384, first: int = 4096, chunk: int = 64,
-    fresh: bool, peak: float = PEAK_RATE, renew_every: int = 256, window: render.Window = render.WHOLE,
+    fresh: bool, peak: float = PEAK_RATE, renew_every: int = 96, window: render.Window = render.WHOLE,
 ) -> None:  # fmt: skip
     """Train until ``until`` (time.time()) from the weights in ``work`` or, if ``fresh``, new ones; write the average.
 
@@ -121,11 +121,11 @@ def fit(
 ) -> None:  # fmt: skip
     """The loop; leaves the averaged weights in the learner's model, and now and then also in ``folder``."""
     device, count, model = str(store.video.device), 0, learner.model
-    optimiser, average, keeper = optimizer(model, peak), Average(model), Keeper(budget)
+    optimiser, average, keeper = optimizer(model, peak), Average(model, horizon=500), Keeper(budget)
     while not budget.is_spent:
         set_rate(optimiser, learning_rate(budget.part, peak))
         if count % renew_every == 0:
-            store.renew()
+            _renew(store)
         video, audio, image, text = store.sample(batch, with_image=count % IMAGE_EVERY == IMAGE_EVERY - 1)
         text = text.where(torch.rand(batch, device=device) < DROPPED, learner.empty)
         seen, heard = learner(video, audio, image, text)
@@ -138,6 +138,13 @@ def fit(
             log.write(step=count, video=seen, audio=heard)
         keeper.keep(model, average, folder)
     average.swap()
+
+
+def _renew(store: Store) -> None:
+    try:
+        store.renew()
+    except torch.OutOfMemoryError:  # others use the device too; go on with the clips there are
+        torch.cuda.empty_cache()
 
 
 def _fresh(device: str) -> Any:

@@ -31,21 +31,24 @@ USUAL_INPUTS = 432  # of the convolutions at full size, 27 x 16
 def train(
     work: Path, seconds: float, device: str, *, batch: int = 4, crop: tuple[int, int] = (64, 96), freeze: float = 0.6,
     whole_from: float = 0.35, peak: float = PEAK_RATE, phases: tuple[tuple[float, int], ...] = PHASES,
+    decoder_only: bool = False,
 ) -> None:  # fmt: skip
     """Train for ``seconds`` from the weights in ``work``; write the averaged ones back; log to ``work/logs``.
 
     Cut-outs of ``crop`` pixels come first; after ``whole_from`` of the time whole pictures, since what a norm subtracts
     depends on the whole picture. ``phases``: up to which part of the time clips have how many frames; still pictures
     are cheap and teach colours and shapes. After ``freeze`` of the time the encoder is standardised, frozen and marked
-    ready, so that latents can be made while the decoder goes on learning.
+    ready, so that latents can be made while the decoder goes on learning. ``decoder_only``: it was frozen before, so
+    latents made earlier stay valid.
     """
     prepare(device)
-    folder, log, budget = work / "common" / "vae", Log(work / "logs", "vae"), Budget(seconds)
+    log = Log(work / "logs", "decoder" if decoder_only else "vae")
+    folder, budget = work / "common" / "vae", Budget(seconds)
     vae = parts.load(AutoencoderKLHunyuanVideo, folder, device)
     half, average = Half(vae), Average(vae, horizon=300)
     masks = {still: build.constant_masks(vae, still=still) for still in (False, True)}
     keeper, steps = Keeper(budget), dict[Any, Step]()
-    optimiser, count, frozen = by_fan_in(vae, peak), 0, False
+    optimiser, count, frozen = by_fan_in(vae, peak), 0, decoder_only
     while not budget.is_spent:
         if budget.part >= freeze and not frozen:
             average = _finish_encoder(vae, average, half, folder, device)
