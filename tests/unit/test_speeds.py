@@ -10,6 +10,7 @@ from plan_machines import W1, card, published
 
 from yellowsound.memory.plan import plan
 from yellowsound.memory.speeds import recall_speeds, record_speeds, reference_seconds, with_measured
+from yellowsound.presets import load_device
 
 NOTES = ("a disk of 3.5 GB/s is assumed: say --disk-speed", "a link of 12 GB/s is assumed: the driver does not tell")
 
@@ -52,3 +53,14 @@ def test_speeds_are_found_again_by_name(tmp_path: Path) -> None:
 def test_a_damaged_record_changes_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "speeds.json").write_text(text)
     assert recall_speeds(card(), tmp_path) == card()
+
+
+def test_only_a_block_of_the_very_model_counts_as_measured() -> None:
+    h200 = load_device("h200").machine(ram_bytes=64 << 30)
+    lite, pro = (plan(h200, published(name), W1) for name in ("lite-distill", "pro-distill"))
+    assert (lite.basis, pro.basis) == ("measured", "measured")
+    assert lite.block_seconds == pytest.approx(0.073) and pro.block_seconds == pytest.approx(0.155)
+    unknown = dataclasses.replace(h200, rates=dataclasses.replace(h200.rates, lite_block_seconds=None))
+    scaled = plan(unknown, published("lite-distill"), W1)
+    assert scaled.basis == "computed" and any("scaled from one of Pro" in note for note in scaled.warnings)
+    assert scaled.block_seconds < 0.06  # what the count alone says: products this small run slower than Pro's

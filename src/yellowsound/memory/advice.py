@@ -10,6 +10,7 @@ from yellowsound.memory.peaks import Peaks
 from yellowsound.memory.placement import DERATING
 from yellowsound.memory.timing import Laps, stored_bytes
 from yellowsound.memory.units import Home, ModelDescription
+from yellowsound.memory.work import basis_of
 
 
 def host_needs(model: ModelDescription, layout: Layout) -> tuple[int, int, int]:
@@ -34,6 +35,8 @@ def warnings(
     notes = list(machine.notes)
     if machine.rates.basis == "computed":
         notes.append(f"no block time was measured on {machine.name}: every time is computed from counted work")
+    elif basis_of(model, machine.rates) == "computed":
+        notes.append(f"no block of {model.name} was measured on {machine.name}: times are scaled from one of Pro")
     if peaks.find("denoise", model, geometry)[1] == "computed":
         notes.append(f"activation peak at {geometry.key} is computed, not measured; it is measured on first use")
     if machine.device == "cuda" and not layout.pinned:

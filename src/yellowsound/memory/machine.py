@@ -13,7 +13,7 @@ class Rates:
     """How fast a device computes, in operations and bytes a second, as reached (not as promised by a data sheet).
 
     block_seconds: one fused Pro block at 864x480x121, BF16, eager, exact. ``basis`` says whether that was measured
-    on such a card or computed from the three rates before it.
+    on such a card or computed from the three rates before it. lite_block_seconds: the same of Lite, where measured.
     """
 
     gemm_flops: float
@@ -21,6 +21,7 @@ class Rates:
     memory_bytes: float
     block_seconds: float
     basis: Basis = "computed"
+    lite_block_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from yellowsound.memory.placement import Bound
 from yellowsound.memory.refusal import PlanError
 from yellowsound.memory.stage_peaks import StagePeak, stage_peaks
 from yellowsound.memory.units import Home, ModelDescription, Need, Unit
+from yellowsound.memory.work import basis_of
 from yellowsound.recipe import Recipe
 
 __all__ = ["Caps", "Decode", "Expansion", "Geometry", "Offload", "Plan", "PlanError", "StagePeak", "UnitClass", "plan"]
@@ -184,7 +185,7 @@ def plan(
         expansion=expansion,
         warnings=advice.warnings(machine, model, geometry, layout, known),
         advice=advice.faster(machine, model, layout, laps),
-        basis=machine.rates.basis,
+        basis=basis_of(model, machine.rates),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from yellowsound.memory.geometry import Geometry
-from yellowsound.memory.machine import Machine
+from yellowsound.memory.machine import Machine, Rates
 from yellowsound.memory.records import read_records, record_file, write_records
 from yellowsound.memory.units import ModelDescription
 from yellowsound.memory.work import block_seconds
@@ -25,7 +25,7 @@ def with_measured(
     """
     assumed = {"disk": disk, "link": link}
     notes = tuple(n for n in machine.notes if not any(v and f"a {word} of" in n for word, v in assumed.items()))
-    rates = machine.rates if block is None else replace(machine.rates, block_seconds=block, basis="measured")
+    rates = machine.rates if block is None else _with_block(machine.rates, block)
     return replace(
         machine,
         disk_bytes_per_second=disk or machine.disk_bytes_per_second,
@@ -33,6 +33,10 @@ def with_measured(
         rates=rates,
         notes=notes,
     )
+
+
+def _with_block(rates: Rates, seconds: float) -> Rates:
+    return replace(rates, block_seconds=seconds, basis="measured", lite_block_seconds=None)
 
 
 def reference_seconds(machine: Machine, model: ModelDescription, geometry: Geometry, measured: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from yellowsound.memory.geometry import Geometry
-from yellowsound.memory.machine import Rates
+from yellowsound.memory.machine import Basis, Rates
 from yellowsound.memory.units import ITEM_BYTES, ModelDescription
 
 # Passes over a (visual tokens x model width) tensor that the eager element-wise chain of a fused block makes:
@@ -34,7 +34,7 @@ class Widths:
     audio_feed_forward: int
 
 
-PRO = Widths(4096, 16384, 2048, 7168)
+PRO, LITE = Widths(4096, 16384, 2048, 7168), Widths(1792, 7168, 896, 3584)
 REFERENCE = Geometry(frames=121, height=480, width=864)  # where ``Rates.block_seconds`` is stated
 
 
@@ -72,7 +72,20 @@ def block_seconds(model: ModelDescription, geometry: Geometry, rates: Rates) -> 
         return counted_block_seconds(w, g, rates.gemm_flops, rates.attention_flops, rates.memory_bytes)
 
     slower = 2.0 if geometry.dtype == "float32" else 1.0
-    return rates.block_seconds * geometry.branches * slower * counted(widths(model), geometry) / counted(PRO, REFERENCE)
+    like, seconds = _nearest(model, rates)
+    return seconds * geometry.branches * slower * counted(widths(model), geometry) / counted(like, REFERENCE)
+
+
+def basis_of(model: ModelDescription, rates: Rates) -> Basis:
+    """``measured`` if a block of this very model was measured on such a card; scaled ones are computed."""
+    return rates.basis if widths(model) == _nearest(model, rates)[0] else "computed"
+
+
+def _nearest(model: ModelDescription, rates: Rates) -> tuple[Widths, float]:
+    """The block whose time is known and that ``model`` is scaled from: Lite has smaller products, and slower ones."""
+    if widths(model) == LITE and rates.lite_block_seconds is not None:
+        return LITE, rates.lite_block_seconds
+    return PRO, rates.block_seconds
 
 
 def hoisting_seconds(model: ModelDescription, geometry: Geometry, rates: Rates) -> float:

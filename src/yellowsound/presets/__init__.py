@@ -36,6 +36,7 @@ class Preset(BaseModel):
     attention_tflops: float = Field(gt=0)
     memory_tb_per_second: float = Field(gt=0)
     block_seconds: float | None = Field(default=None, gt=0)
+    lite_block_seconds: float | None = Field(default=None, gt=0)
     disk_gb_per_second: float | None = Field(default=None, gt=0)
     basis: Literal["measured", "computed"] = "computed"
     sources: tuple[str, ...] = ()
@@ -46,7 +47,14 @@ class Preset(BaseModel):
         memory = self.memory_tb_per_second * 1e12
         block = self.block_seconds or counted_block_seconds(PRO, REFERENCE, gemm, attention, memory)
         basis = self.basis if self.block_seconds else "computed"
-        return Rates(gemm_flops=gemm, attention_flops=attention, memory_bytes=memory, block_seconds=block, basis=basis)
+        return Rates(
+            gemm_flops=gemm,
+            attention_flops=attention,
+            memory_bytes=memory,
+            block_seconds=block,
+            basis=basis,
+            lite_block_seconds=self.lite_block_seconds,
+        )
 
     def machine(self, ram_bytes: int | None = None, disk_bytes_per_second: float | None = None) -> Machine:
         """An empty machine with this card, a host of ``ram_bytes`` and a disk of the given speed.
