@@ -13,7 +13,7 @@ N_GRID, SHIFT = 10, 5.0
 FLAVOURS = ("flow", "piflow")
 
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "flow": {"num_inference_steps": 20, "guidance_scale": 3.0},
+    "flow": {"num_inference_steps": 20, "guidance_scale": 2.5},
     "piflow": {"num_inference_steps": 10, "guidance_scale": 1.0},
 }
 GEOMETRY = {"width": 192, "height": 128, "num_frames": 49}

@@ -97,8 +97,9 @@ def new_vae() -> AutoencoderKLHunyuanVideo:
             if isinstance(module, torch.nn.Conv3d) and "conv2" in name:
                 module.weight.zero_()
             elif isinstance(module, torch.nn.Conv3d) and _is_normed(name):
-                module.bias[0] = NORM_GAIN * (len(module.bias) / 2) ** 0.5
-                module.bias[1] = -module.bias[0]
+                bias: Any = module.bias
+                bias[0] = NORM_GAIN * (len(bias) / 2) ** 0.5
+                bias[1] = -bias[0]
         latents = len(model.post_quant_conv.bias)
         model.quant_conv.weight *= 3.0  # latents of about 1 from the start
         model.post_quant_conv.weight /= 3.0
@@ -119,14 +120,15 @@ def constant_masks(model: torch.nn.Module, *, still: bool = False) -> list[tuple
 
     still: earlier frames are kept unseen too.
     """
-    masks = []
+    masks: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.GroupNorm):
             masks += [(p, torch.ones_like(p)) for p in (module.weight, module.bias)]
             for _, mask in masks[-2:]:
                 mask[:2] = 0.0
         elif isinstance(module, torch.nn.Conv3d) and "quant" not in name:
-            masks.append((module.weight, torch.ones_like(module.weight)))
+            weight: Any = module.weight
+            masks.append((weight, torch.ones_like(weight)))
             if "conv_out" not in name:
                 masks[-1][1][:2] = 0.0
             if "conv_in" not in name:

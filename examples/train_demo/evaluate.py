@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 import multiprocessing
 import os
 from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def evaluate(work: Path, flavour: str, device: str, scales: list[float], number:
     clips: dict[float, Clips] = {}
     for scale in scales:
         clips[scale] = maker([p.text for p in prompts], 0, scale)
-        tried[scale] = score(prompts, clips[scale])
+        tried[scale] = score(prompts, clips[scale], work / f"answers_{flavour}_{scale}.json")
         print(flavour, scale, tried[scale], flush=True)
     guidance = max(scales, key=lambda scale: sum(tried[scale].values()))
     few = [p.text for p in prompts[:8]]
@@ -123,7 +124,7 @@ def evaluate(work: Path, flavour: str, device: str, scales: list[float], number:
     return {
         "guidance": guidance, "steps": STEPS[flavour], "prompts": number,
         "tried": {str(k): v for k, v in tried.items()},
-        "text": tried[guidance], "image": score(shown, moved),
+        "text": tried[guidance], "image": score(shown, moved, work / f"answers_{flavour}_image.json"),
         "same_seed_repeats": bool((one.frames == again.frames).all() and (one.waves == again.waves).all()),
         "least_difference_of_two_seeds": round(float(changed.min()), 3),
     }  # fmt: skip
@@ -155,10 +156,24 @@ def _pool() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(min(os.cpu_count() or 1, 14), multiprocessing.get_context("spawn"))
 
 
-def score(prompts: list[Prompt], clips: Clips) -> dict[str, float]:
-    """Per cent of the applicable prompts that pass, by question, with ``all`` for every question of a prompt."""
+def score(prompts: list[Prompt], clips: Clips, file: Path | None = None) -> dict[str, float]:
+    """Per cent of the applicable prompts that pass, by question; each clip's own answers go to ``file``."""
+    given = answers(prompts, clips)
+    if file:
+        rows = [{"text": p.text, **asdict(p.scene), "answers": a} for p, a in zip(prompts, given, strict=True)]
+        file.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    return rates(given)
+
+
+def answers(prompts: list[Prompt], clips: Clips) -> list[dict[str, bool]]:
+    """The judge's answers for each clip, by all cores."""
     jobs = [(p, f, w, SAMPLE_RATE) for p, f, w in zip(prompts, clips.frames, clips.waves, strict=True)]
-    answers = list(_pool().map(judge, *zip(*jobs, strict=True), chunksize=4))
+    judged = _pool().map(judge, *zip(*jobs, strict=True), chunksize=4)
+    return [{question: bool(right) for question, right in given.items()} for given in judged]
+
+
+def rates(answers: list[dict[str, bool]]) -> dict[str, float]:
+    """Per cent that pass of the prompts a question applies to; ``all``: every question of a prompt."""
     passed: dict[str, list[bool]] = defaultdict(list)
     for answer in answers:
         for question, right in answer.items():

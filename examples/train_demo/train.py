@@ -139,14 +139,14 @@ def _start(a: argparse.Namespace, stage: str, *more: str) -> subprocess.Popen[by
 
 
 def pack(work: Path, out: Path) -> None:
-    """Put weights, logs, numbers and sheets of ``work`` into few files under ``out``."""
+    """Put weights, logs, numbers, answers and sheets of ``work`` into few files under ``out``."""
     out.mkdir(parents=True, exist_ok=True)
     for name in ("common", "flow", "piflow", "logs"):
         if (work / name).exists():
             with tarfile.open(out / f"{name}.tar", "w") as archive:
                 archive.add(work / name, arcname=name)
     with tarfile.open(out / "judged.tar", "w") as archive:
-        for path in [*work.glob("sheet_*.png"), *work.glob("numbers_*.json")]:
+        for path in [p for kind in ("sheet", "numbers", "answers") for p in work.glob(f"{kind}_*")]:
             archive.add(path, arcname=path.name)
 
 
@@ -170,7 +170,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--decoder-only", action="store_true", help="vae: the encoder stays as it is")
     parser.add_argument("--smoke", action="store_true", help="small cut-outs, to try the code on a CPU")
     parser.add_argument("--guidance", type=float, help="scale for judge and teacher")
-    several = {"type": lambda text: [float(x) for x in text.split(",")], "default": [1.5, 2.5, 4.0]}
+    several: dict[str, Any] = {"type": lambda text: [float(x) for x in text.split(",")], "default": [1.5, 2.5, 4.0]}
     parser.add_argument("--scales", **several, help="guidance scales that the judge tries, with commas")
     parser.add_argument("--flavour", choices=["flow", "piflow", "reconstruction"], default="flow")
     parser.add_argument("--prompts", type=int, default=100, help="test prompts that are judged")

@@ -113,6 +113,6 @@ def understood(encoders: TextEncoders, rng: np.random.Generator, number: int = 5
     """Share of captions whose pooled code is nearest to the right one in every field."""
     texts, goal = captions(rng, number)
     widths = [len(field) + 1 for field in FIELDS]
-    found = encoders(texts).pooled[:, :CODE_WIDTH].cpu().split(widths, dim=1)
-    right = [a.argmax(1) == b.argmax(1) for a, b in zip(found, goal.split(widths, dim=1), strict=True)]
+    found = torch.split(encoders(texts).pooled[:, :CODE_WIDTH].cpu(), widths, dim=1)
+    right = [a.argmax(1) == b.argmax(1) for a, b in zip(found, torch.split(goal, widths, dim=1), strict=True)]
     return float(torch.stack(right).all(0).float().mean())
