@@ -18,7 +18,16 @@ from common.clock import run_steps
 from common.engines import Place, load_streamed, make_plan, plan_summary
 from common.facts import meminfo, process_memory, read_bytes
 from common.results import say
-from common.workload import Shape, import_libraries, load_scheduler, load_stock, make_latents, make_texts
+from common.workload import (
+    GIB,
+    Shape,
+    import_libraries,
+    load_scheduler,
+    load_stock,
+    make_latents,
+    make_room,
+    make_texts,
+)
 from yellowsound.checkpoint import Checkpoint
 from yellowsound.memory.geometry import Offload
 
@@ -123,6 +132,9 @@ def group_stream(given: Given) -> Any:
 def group_disk(given: Given) -> Any:
     shutil.rmtree(given.scratch, ignore_errors=True)
     given.scratch.mkdir(parents=True)
+    folder = given.checkpoint.folder
+    stored = sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
+    make_room(folder.parent, stored + GIB, keep=folder)
     model = load_stock(given.checkpoint, given.dtype)
     model.enable_group_offload(
         given.device, torch.device("cpu"), "block_level", num_blocks_per_group=1, non_blocking=True, use_stream=True,

@@ -82,7 +82,7 @@ class Weights:
         plan = self._blueprint()
         needed = sum(_stored_bytes(tensor) for part in plan.parts for tensor in part.tensors.values())
         data.mkdir(parents=True, exist_ok=True)
-        _make_room(data, needed + GIB // 4)
+        make_room(data, needed + GIB // 4)
         began = time.perf_counter()
         size = synthesize(plan, place, pool_values=1 << 16 if self.small else POOL_VALUES)
         spent = time.perf_counter() - began
@@ -109,9 +109,11 @@ def _stored_bytes(tensor: tuple[str, tuple[int, ...]]) -> int:
     return prod(tensor[1]) * {"F32": 4, "BF16": 2, "F16": 2}[tensor[0]]
 
 
-def _make_room(data: Path, needed: int) -> None:
-    """Remove synthetic folders, and nothing else, until there is room. Raises OSError by ``synthesize`` if not."""
+def make_room(data: Path, needed: int, keep: Path | None = None) -> None:
+    """Remove synthetic folders but ``keep``, and nothing else, until there is room; whoever writes then may fail."""
     for folder in sorted(data.iterdir()):
+        if folder == keep:
+            continue
         if shutil.disk_usage(data).free >= needed:
             return
         mark = folder / "yellowsound.json"

@@ -188,14 +188,13 @@ def overlap_row(context: Context, streamed: Streamed, shape: Shape) -> dict[str,
 def shape_row(context: Context, streamed: Streamed, shape: Shape, steps: int) -> dict[str, Any]:
     """Some steps of a geometry on the homes that are there; ten steps are a whole clip's loop."""
     timed = run_steps(streamed.model, streamed.scheduler, streamed.latents(shape), streamed.texts(), steps)
-    planned = make_plan(context.checkpoint, context.place, shape, 10) if not context.is_smoke else streamed.plan
     return {
         "geometry": shape.key,
         "arms": ["streamed, warm"],
         "raw_seconds": timed.to_json(),
         "medians": {
             "step_seconds": median(timed.step_seconds), "idle_share": timed.idle_share, "gap_share": timed.gap_share,
-            "copy_bound_seconds": _copy_bound(streamed), "planned_step_seconds": planned.step_seconds,
+            "copy_bound_seconds": _copy_bound(streamed),
         },
         "bytes": {**_memory(context, streamed, [timed]), "read": sum(timed.read_bytes)},
         "plan": plan_summary(streamed.plan),
