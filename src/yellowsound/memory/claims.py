@@ -17,8 +17,8 @@ PROCESS_BYTES = {"cuda": int(1.5 * GIB), "cpu": int(0.7 * GIB)}  # interpreter, 
 ENCODER_BYTES = GIB // 2  # the video encoder's own
 CHUNK_BYTES, RING_CHUNKS = 64 << 20, 16
 TEXT_SLOTS = 2
-# Up to here hoisted results live on the device; larger ones in host memory, from where a step's rows come one step ahead
-# (rows.py). Both cost no time that could be measured (docs/measurements.md).
+# Up to here hoisted results live on the device; larger ones in host memory, from where a step's rows come one step
+# ahead (rows.py). Neither costs time that could be measured (docs/measurements.md).
 RESULTS_ON_DEVICE_BYTES = 512 << 20
 
 
