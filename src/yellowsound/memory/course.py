@@ -49,7 +49,7 @@ class Call:
 
 @dataclass(slots=True)
 class Seams:
-    """What others may hang in. ``check`` and ``watch`` run between blocks and between steps on the driving thread.
+    """What others may hang in: asked and called between blocks and between steps, on the driving thread.
 
     cancel: looked at before each block. after_block: called with (block, branch, output). watch: how many RAM homes
     to give back now, asked before each step; ``on_event`` then tells a Replanned.

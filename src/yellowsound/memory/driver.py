@@ -20,6 +20,7 @@ from yellowsound.memory.conveyor import Conveyor
 from yellowsound.memory.course import Call, Course, Modulations, Seams, Visual
 from yellowsound.memory.device import Device, Stream
 from yellowsound.memory.hoist import TOWERS, Branch, Hoist, Store, time_embeds
+from yellowsound.memory.placement import spread
 from yellowsound.memory.rows import RowLayout, StepRows
 from yellowsound.memory.shells import Shell
 from yellowsound.memory.visit import HomeKind
@@ -272,7 +273,8 @@ class Driver:
         turned = self.conveyor.take_turned()
         count = self.seams.watch() if self.seams.watch is not None else 0
         homes = self.conveyor.homes
-        names = [name for name in self.course.blocks if homes[name] == "ram"][-count:] if count > 0 else []
+        held = [name for name in self.course.blocks if homes[name] == "ram"]
+        names = [held[position] for position in spread(len(held), max(0, min(count, len(held))))]
         freed = self.conveyor.demote(names) if names else 0
         if (turned or names) and self.seams.on_event is not None:
             lost = f"{len(turned) + len(names)} units, {freed / 2**30:.2f} GiB given back"
