@@ -1,4 +1,4 @@
-"""Recipe: which speed switches a run may use. Data only; speed/ implements them."""
+"""Recipe: which speed switches a run may use. Data only; the stages ask it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measured speeds replace assumed ones, scale between geometries, and are found again by the next plan."""
+"""Measured speeds replace assumed ones, and are found again by the next plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from plan_machines import W1, card, published
 
 from yellowsound.memory.plan import plan
-from yellowsound.memory.speeds import recall_speeds, record_speeds, reference_seconds, with_measured
+from yellowsound.memory.speeds import recall_speeds, record_speeds, with_measured
 from yellowsound.presets import load_device
 
 NOTES = ("a disk of 3.5 GB/s is assumed: say --disk-speed", "a link of 12 GB/s is assumed: the driver does not tell")
@@ -27,15 +27,6 @@ def test_a_measured_block_makes_the_plan_measured() -> None:
     found = plan(with_measured(card(), block=0.155), published("pro-distill"), W1)
     assert found.basis == "measured" and found.step_seconds == pytest.approx(60 * 0.155)
     assert not any("every time is computed" in warning for warning in found.warnings)
-
-
-def test_a_block_measured_elsewhere_is_brought_to_the_reference() -> None:
-    lite, small = published("lite"), dataclasses.replace(W1, height=320, width=512, frames=25, branches=2)
-    machine = card()
-    seconds = plan(machine, lite, small).block_seconds
-    faster = with_measured(machine, block=reference_seconds(machine, lite, small, seconds / 2))
-    assert plan(faster, lite, small).block_seconds == pytest.approx(seconds / 2)
-    assert faster.rates.block_seconds == pytest.approx(machine.rates.block_seconds / 2)
 
 
 def test_speeds_are_found_again_by_name(tmp_path: Path) -> None:

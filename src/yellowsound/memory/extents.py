@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from yellowsound.checkpoint import TensorEntry
-from yellowsound.memory.units import ALIGNMENT_BYTES, ITEM_BYTES, PAGE_BYTES
+from yellowsound.memory.units import ALIGNMENT_BYTES, ITEM_BYTES, PAGE_BYTES, round_up
 
 GAP_BYTES = 64 * 1024  # two tensors nearer than this are cheaper to read in one go
 
@@ -129,10 +129,6 @@ class Parcel:
             if start < end:
                 skip = start - move.host_offset
                 yield Move(start - piece.host_offset, move.slot_offset + skip, end - start)
-
-
-def round_up(value: int, step: int) -> int:
-    return -(-value // step) * step
 
 
 def _extents(entries: list[TensorEntry]) -> Iterator[Extent]:

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from yellowsound.memory.device import Device, Fence, Stream
-from yellowsound.memory.extents import round_up
 from yellowsound.memory.pinned import HostBlock
 from yellowsound.memory.rows import RowLayout
-from yellowsound.memory.units import ALIGNMENT_BYTES
+from yellowsound.memory.units import ALIGNMENT_BYTES, round_up
 
 TOWERS = ("video", "audio")
 

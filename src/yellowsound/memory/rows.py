@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from yellowsound.memory.device import Device, Fence, Stream
-from yellowsound.memory.extents import round_up
-from yellowsound.memory.units import ALIGNMENT_BYTES
+from yellowsound.memory.units import ALIGNMENT_BYTES, round_up
 
 Shape = tuple[int, ...]
 

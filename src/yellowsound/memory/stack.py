@@ -57,12 +57,6 @@ def predict(transformer: Any, branches: Sequence[dict[str, Any]]) -> list[Any]:
     return driver.predict(transformer, branches)
 
 
-def forward_pair(transformer: Any, cond: dict[str, Any], uncond: dict[str, Any]) -> tuple[Any, Any]:
-    """The outputs of both guidance branches: ``predict`` for two."""
-    first, second = predict(transformer, [cond, uncond])
-    return first, second
-
-
 def prepare_clip(transformer: Any, timesteps: Tensor, branches: Sequence[tuple[Tensor, Tensor, Tensor | None]]) -> None:
     """Tell a streamed model what the clip's calls will be, so that it hoists; call before the loop.
 

@@ -70,7 +70,7 @@ class Unit:
         """What a home in host memory takes: the stored bytes, a page of skew at each end, whole huge pages if large."""
         extents = len({t.file for t in self.tensors})
         size = self.stored_bytes + 2 * PAGE_BYTES * max(extents, 1)
-        return _round_up(size, HUGE_PAGE_BYTES if size >= HUGE_PAGE_BYTES else PAGE_BYTES)
+        return round_up(size, HUGE_PAGE_BYTES if size >= HUGE_PAGE_BYTES else PAGE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +181,9 @@ def _unit(
         index=index,
         tensors=tuple(entries),
         stored_bytes=sum(t.size_bytes for t in entries),
-        device_bytes=sum(_round_up(size, ALIGNMENT_BYTES) for size, _ in casts),
+        device_bytes=sum(round_up(size, ALIGNMENT_BYTES) for size, _ in casts),
         slot_bytes=sum(
-            _round_up(entry.size_bytes, ALIGNMENT_BYTES) + (_round_up(size, ALIGNMENT_BYTES) if changes else 0)
+            round_up(entry.size_bytes, ALIGNMENT_BYTES) + (round_up(size, ALIGNMENT_BYTES) if changes else 0)
             for entry, (size, changes) in zip(entries, casts, strict=True)
         ),
     )
@@ -232,5 +232,5 @@ def total_bytes(units: Iterable[Unit]) -> int:
     return sum(unit.stored_bytes for unit in units)
 
 
-def _round_up(size: int, multiple: int) -> int:
+def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
