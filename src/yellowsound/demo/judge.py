@@ -1,6 +1,6 @@
 """Looks at a clip of the demo world and says what is in it, then whether that is what the prompt asked for.
 
-Plain image and sound analysis with numpy: nearest palette colour, fill of the bounding box, tracks of the centre,
+Plain image and sound analysis with numpy: nearest palette colour, overlap with ideal shapes, tracks of the centre,
 rises of the loudness, the strongest pitch. Knows nothing of how the clip was made.
 """
 
@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from yellowsound.demo.outline import shape_of
 from yellowsound.demo.world import COLOURS, COUNTED, FLOORS, FRAME_RATE, WALLS, Prompt
 
 Array = NDArray[np.floating[Any]]
 TOLERANCE_SECONDS = 2 / FRAME_RATE
+LEAST_AREA = 150  # pixels, to tell a shape by
 _PALETTE = {**COLOURS, **{f"floor {n}": c for n, c in FLOORS.items()}, **{f"wall {n}": c for n, c in WALLS.items()}}
 _NAMES = tuple(_PALETTE)
 
@@ -79,7 +81,7 @@ def look(frames: NDArray[np.uint8]) -> Seen:
     x, y = _centre(mask, area)
     motion = _motion(x, y, area, shown)
     events = _landings(y) if motion == "bounce" else _appearances(shown) if motion == "blink" else ()
-    return Seen(_NAMES[colour], _shape(mask, shown, area), motion, _floor(nearest), events, -y)
+    return Seen(_NAMES[colour], shape_of(mask[shown & (area > LEAST_AREA)]), motion, _floor(nearest), events, -y)
 
 
 def listen(waveform: NDArray[np.float32], rate: int) -> Heard:
@@ -141,19 +143,6 @@ def _centre(mask: NDArray[np.bool_], area: Array) -> tuple[Array, Array]:
     y = (mask.sum(2) * np.arange(mask.shape[1])).sum(1) / np.maximum(area, 1)
     when = np.arange(len(area))
     return np.interp(when, when[there], x[there]), np.interp(when, when[there], y[there])
-
-
-def _shape(mask: NDArray[np.bool_], shown: NDArray[np.bool_], area: Array) -> str:
-    """By how much of its bounding box the object fills: a triangle half, a disc 0.79, a square all."""
-    fills = []
-    for frame in np.flatnonzero(shown & (area > 150)):
-        rows, columns = mask[frame].sum(1), mask[frame].sum(0)
-        high, wide = np.count_nonzero(rows > 1), np.count_nonzero(columns > 1)
-        fills.append(area[frame] / max(high * wide, 1))
-    if not fills:
-        return ""
-    fill = float(np.median(fills))
-    return "triangle" if fill < 0.66 else "ball" if fill < 0.89 else "square"
 
 
 def _flickers(area: Array) -> bool:
