@@ -1,7 +1,7 @@
 """Outline: which of the world's shapes an object is, by its overlap with the ideal shape of the same area and centre.
 
-How much of its bounding box an object fills tells the same of clean pictures, but one ragged pixel at an edge widens the
-box: squares that overlap the ideal square by 92 % and the ideal disc by 85 % were taken for discs.
+How much of its bounding box an object fills tells the same of clean pictures, but one ragged pixel at an edge widens
+the box: squares that overlap the ideal square by 92 % and the ideal disc by 85 % were taken for discs.
 """
 
 from __future__ import annotations
