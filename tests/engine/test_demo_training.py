@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -74,19 +75,49 @@ def _plot_and_export(work: Path) -> None:
 
     drawing = plot.svg(plot.curves(work / "logs"))
     assert drawing.count("<polyline") >= 6 and "vae picture" in drawing
+    package, stages = work.parent / "package", [dict.fromkeys(export.TOLD, "-")]
     with pytest.raises(SystemExit, match="score the weights first"):
-        export.export(work, work.parent / "package", "-", "-")
+        export.export(work, package, stages)
+    with pytest.raises(SystemExit, match="does not tell commit"):
+        export.export(work, package, [{k: "-" for k in export.TOLD - {"commit"}}])
+    for name in ("reconstruction", "flow", "piflow"):
+        (work / f"numbers_{name}.json").write_text('{"guidance": 1.0}')
+    with patch.object(export, "_git", lambda *_: "0123abc"):
+        told = export.export(work, package, stages)
+    assert json.loads((package / "PROVENANCE.json").read_text()) == told and told["trained"]
+    assert changed(weights(work / "common/vocoder"), weights(package / "common/vocoder")) == 0
+    assert not list(package.rglob("READY")) and "_name_or_path" not in (package / "common/vae/config.json").read_text()
+    (work / "flow/transformer/diffusion_pytorch_model.safetensors").touch()
+    with pytest.raises(SystemExit, match="older than the weights"):
+        export.export(work, package, stages)
 
 
 @pytest.mark.slow
-def test_building_again_from_the_seed_gives_the_same_bytes(tmp_path):
+def test_building_twice_gives_the_same_bytes_in_the_packaged_shapes(tmp_path):
     import build
 
-    provenance = json.loads((CHECKPOINT / "PROVENANCE.json").read_text())
-    if provenance["trained"]:
-        pytest.skip("the package holds trained weights")
-    build.build(tmp_path / "built", 0)
-    assert json.loads((tmp_path / "built" / "PROVENANCE.json").read_text()) == provenance
+    for name in ("one", "two"):
+        build.build(tmp_path / name, 0)
+    one, two = (json.loads((tmp_path / name / "PROVENANCE.json").read_text()) for name in ("one", "two"))
+    assert one == two and one["trained"] is False
+    packaged = json.loads((CHECKPOINT / "PROVENANCE.json").read_text())["sha256"]
+    assert one["sha256"].keys() == packaged.keys()
+    for place in (p for p in packaged if p.endswith("diffusion_pytorch_model.safetensors")):
+        folder = Path(place).parent
+        assert changed(weights(tmp_path / "one" / folder), weights(CHECKPOINT / folder)) > 0.5, place
+
+
+def test_the_package_tells_how_it_was_trained_and_judged():
+    import architecture
+    import export
+
+    told = json.loads((CHECKPOINT / "PROVENANCE.json").read_text())
+    assert told["trained"] is True
+    assert all(stage.keys() >= export.TOLD for stage in told["stages"])
+    assert told["stages"] == json.loads((EXAMPLE / "packaged.json").read_text())
+    for flavour in architecture.FLAVOURS:
+        judged, defaults = told["judge"][flavour], json.loads((CHECKPOINT / flavour / "yellowsound.json").read_text())
+        assert defaults["guidance_scale"] == judged["guidance"] and defaults["num_inference_steps"] == judged["steps"]
 
 
 def test_packaged_files_are_those_of_the_provenance():
