@@ -22,7 +22,7 @@ CHECKPOINT = Path(__file__).parent / "checkpoint"
 
 
 def folder(flavour: Flavour = "piflow", *, source: Path = CHECKPOINT, cache: Path | None = None) -> Path:
-    """A complete Diffusers folder of the demo checkpoint; made on first use (about 10 MB), then reused.
+    """A complete Diffusers folder of the demo checkpoint; made on first use (about 12 MB), then reused.
 
     source: folder with ``common`` and one folder a flavour. cache: where to put it; the user's cache folder by
     default, a temporary folder where that cannot be written. Raises ValueError for an unknown flavour.

@@ -87,14 +87,6 @@ class Prompt:
     floor_named: bool
 
 
-def event_seconds(scene: Scene, chance: Chance) -> list[float]:
-    """When the object touches the floor, in seconds from the first frame."""
-    if scene.motion not in COUNTED:
-        return []
-    period = DURATION_SECONDS / scene.count
-    return [(k - start_phase(chance)) * period for k in range(1, scene.count + 1)]
-
-
 def start_phase(chance: Chance) -> float:
     """Where in its first period a bounce starts: 0.44 to 0.56, so that every period has its contact inside."""
     return 0.44 + 0.12 * chance.phase
