@@ -19,7 +19,7 @@ class Budget:
     """The wall-clock seconds a stage may use; training is measured in time, not in steps."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.start = seconds, time.monotonic()
+        self.seconds, self.start, self.steps = seconds, time.monotonic(), 0
 
     @property
     def elapsed(self) -> float:
@@ -30,9 +30,10 @@ class Budget:
         """How much of the budget is used, 0 to 1."""
         return min(self.elapsed / self.seconds, 1.0)
 
-    @property
-    def is_spent(self) -> bool:
-        return self.elapsed >= self.seconds
+    def goes_on(self) -> bool:
+        """Whether to take another step. A stage takes one at least, however slow the machine is."""
+        self.steps += 1
+        return self.steps == 1 or self.elapsed < self.seconds
 
 
 def learning_rate(part: float, peak: float) -> float:

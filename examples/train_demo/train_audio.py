@@ -93,7 +93,7 @@ def _loop(
     optimiser, count = optimizer(model, peak, decay=0.0), 0
     parameters = [p for p in model.parameters() if p.requires_grad]
     step = Step(losses, parameters, data())
-    while not budget.is_spent:
+    while budget.goes_on():
         set_rate(optimiser, learning_rate(budget.part, peak))
         results = step(*data())
         for parameter, gradient in zip(parameters, step.gradients, strict=True):

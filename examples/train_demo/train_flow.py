@@ -122,7 +122,7 @@ def fit(
     """The loop; leaves the averaged weights in the learner's model, and now and then also in ``folder``."""
     device, count, model = str(store.video.device), 0, learner.model
     optimiser, average, keeper = optimizer(model, peak), Average(model, horizon=500), Keeper(budget)
-    while not budget.is_spent:
+    while budget.goes_on():
         set_rate(optimiser, learning_rate(budget.part, peak))
         if count % renew_every == 0:
             _renew(store)

@@ -93,7 +93,7 @@ def _fit(
     keeper = Keeper(budget)
     optimiser, average, count = optimizer(student, peak, decay=0.0), Average(student, horizon=400), 0
     own: dict[bool, Starts | None] = {False: None, True: None}
-    while not budget.is_spent:
+    while budget.goes_on():
         set_rate(optimiser, learning_rate(budget.part, peak))
         with_image = count % 4 == 3
         if count % 256 == 255:

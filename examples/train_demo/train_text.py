@@ -69,7 +69,7 @@ def train(work: Path, seconds: float, device: str, *, batch: int = 64, seed: int
         model.requires_grad_(True)
     optimisers = [optimizer(m, PEAK_RATE, decay=0.0) for m in models]
     rng, count = np.random.default_rng(seed), 0
-    while not budget.is_spent:
+    while budget.goes_on():
         texts, goal = captions(rng, batch)
         for optimiser in optimisers:
             set_rate(optimiser, learning_rate(budget.part, PEAK_RATE))

@@ -49,7 +49,7 @@ def train(
     masks = {still: build.constant_masks(vae, still=still) for still in (False, True)}
     keeper, steps = Keeper(budget), dict[Any, Step]()
     optimiser, count, frozen = by_fan_in(vae, peak), 0, decoder_only
-    while not budget.is_spent:
+    while budget.goes_on():
         if budget.part >= freeze and not frozen:
             average = _finish_encoder(vae, average, half, folder, device)
             frozen = True

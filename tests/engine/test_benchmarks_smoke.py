@@ -39,7 +39,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
 
 def test_every_row_is_whole_and_finished(both: tuple[Path, str, str]) -> None:
     found = rows(both[0] / "rows")
-    assert len(found) == 15
+    assert len(found) == 16
     for name, row in found.items():
         assert set(row) >= EVERY_ROW, name
         assert row["status"] == "ok", (name, row.get("reason"))
@@ -77,7 +77,7 @@ def test_tables_and_archive(both: tuple[Path, str, str]) -> None:
     assert "cap32.abba" in streaming and "gap_share" in streaming
     assert "resident" in peers and "streamed" in peers
     with tarfile.open(folder / "rows.tar.gz") as pack:
-        assert len(pack.getnames()) == 15
+        assert len(pack.getnames()) == 16
     page = folder / "page.md"
     page.write_text("before\n<!-- tables: begin -->\nold\n<!-- tables: end -->\nafter\n")
     command = [sys.executable, str(BENCHMARKS / "tables.py"), f"--results={folder / 'rows'}", f"--page={page}"]
