@@ -47,8 +47,22 @@ def steps_of(work: Path) -> dict[str, int]:
     }
 
 
+@pytest.fixture
+def counted(monkeypatch):
+    """Budgets of four steps instead of seconds: what is learnt must not depend on how busy the machine is."""
+    import progress
+
+    monkeypatch.setattr(progress.Budget, "part", property(lambda self: min(self.steps / 4, 1.0)))
+
+    def goes_on(self):
+        self.steps += 1
+        return self.steps <= 4
+
+    monkeypatch.setattr(progress.Budget, "goes_on", goes_on)
+
+
 @pytest.mark.slow
-def test_all_stages_train_and_write_what_they_read(work):
+def test_all_stages_train_and_write_what_they_read(work, counted):
     import architecture
     import render
     import train_audio
@@ -68,7 +82,7 @@ def test_all_stages_train_and_write_what_they_read(work):
     train_piflow.train(work, time.time(), "cpu", guidance=2.0, batch=2, fresh=True, window=render.CUTOUT, **SMALL)
     for name, folder in parts.items():
         assert (folder / "READY").exists(), name
-        assert changed(before[name], weights(folder)) > 0, name  # how many steps fit depends on the machine
+        assert changed(before[name], weights(folder)) > 0.2, name
     assert all(count > 0 for count in steps_of(work).values())
     lines = [json.loads(x) for log in sorted((work / "logs").glob("*.jsonl")) for x in log.read_text().splitlines()]
     assert {x["stage"] for x in lines} == {"text", "vae", "audio", "store", "flow", "piflow"}
