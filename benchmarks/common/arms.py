@@ -161,4 +161,5 @@ def mmgp(given: Given) -> Any:
         {"transformer": model}, pinnedMemory=True, quantizeTransformer=False, asyncTransfers=True, budgets=3000,
         convertWeightsFloatTo=None,
     )  # fmt: skip
+    torch.set_default_device("cpu")  # it made that cuda; noise is drawn on the CPU
     return model
