@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from yellowsound.demo.world import (
+    MOTIONS,
     Chance,
     Prompt,
     Scene,
@@ -20,6 +21,8 @@ from yellowsound.demo.world import (
 )
 
 WORDINGS = 2  # captions of each kind for one clip
+CIRCLING = ("clockwise", "counterclockwise")
+MORE_CIRCLING = 0.2  # how often a clip must circle, which is the hardest motion, beside those that do by chance
 
 
 @dataclass
@@ -46,8 +49,23 @@ def captioned(number: int, seed: int) -> Captioned:
 
 def _captioned(number: int, seed: int) -> Captioned:
     rng = np.random.default_rng([seed, 1])
-    scenes = [sample_scene(rng, held_out=False) for _ in range(number)]
+    scenes = [_scene(rng) for _ in range(number)]
     chances = [sample_chance(rng) for _ in range(number)]
     prompts = [sample_prompt(rng, scene) for scene in scenes for _ in range(WORDINGS)]
-    image_prompts = [sample_image_prompt(rng, scene) for scene in scenes for _ in range(WORDINGS)]
+    image_prompts = [_image_prompt(rng, scene) for scene in scenes for _ in range(WORDINGS)]
     return Captioned(scenes, chances, prompts, image_prompts)
+
+
+def _scene(rng: np.random.Generator) -> Scene:
+    """A scene of the training part; 40 of 100 circle, the only motion along both axes at once."""
+    wanted = CIRCLING if rng.random() < MORE_CIRCLING else MOTIONS
+    while True:
+        scene = sample_scene(rng, held_out=False)
+        if scene.motion in wanted:
+            return scene
+
+
+def _image_prompt(rng: np.random.Generator, scene: Scene) -> Prompt:
+    """A wording beside a picture; 75 of 100 say only what "it" does, so that the picture must tell the shape."""
+    first, second = (sample_image_prompt(rng, scene) for _ in range(2))
+    return first if first.text.startswith("it ") else second

@@ -38,6 +38,7 @@ VOICES = ("silent", "knock", "rising", "falling", "steady")
 SILENT, KNOCK, RISING, FALLING, STEADY = range(len(VOICES))
 BOUNCE, LEFT, RIGHT, CLOCKWISE, COUNTERCLOCKWISE, GROW, SHRINK = range(len(MOTIONS))
 FALL = 46.0  # how high the object bounces, in pixels
+RADIUS, START = 26.0, -0.25  # of a circle, in pixels; where it starts, in turns: at the top, give or take 0.05
 BASE_HERTZ = SAMPLE_RATE / 512  # the vocoder's frame rate; it can only hold tones that are multiples of it
 NOTES = 7  # of a rising or falling tone: multiples 4 to 10
 BOTTOM = (1.0, 0.88, 0.8)  # how far a shape reaches below its centre, in sizes
@@ -128,12 +129,12 @@ def centres(batch: Batch, seconds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rest = GROUND - size * torch.tensor(BOTTOM, device=x.device)[batch.shape][:, None]
     passed = cycles(batch, seconds)
     fall = 1 - (2 * (passed % 1) - 1) ** 2
-    angle = 2 * torch.pi * (x + part * torch.where(motion == CLOCKWISE, 1.0, -1.0))
+    angle = 2 * torch.pi * (START + 0.1 * (x - 0.5) + part * torch.where(motion == CLOCKWISE, 1.0, -1.0))
     slide = 36 + 14 * x + (92 + 14 * y) * torch.where(motion == LEFT, 1 - part, part)
     sliding, circling = (motion == LEFT) | (motion == RIGHT), (motion == CLOCKWISE) | (motion == COUNTERCLOCKWISE)
     still_x, still_y = 48 + 96 * x, 52 + 24 * y
-    centre_x = torch.where(sliding, slide, torch.where(circling, 78 + 36 * y + 32 * angle.cos(), still_x))
-    centre_y = torch.where(circling, 58 + 32 * angle.sin(), still_y)
+    centre_x = torch.where(sliding, slide, torch.where(circling, 78 + 36 * y + RADIUS * angle.cos(), still_x))
+    centre_y = torch.where(circling, 58 + RADIUS * angle.sin(), still_y)
     centre_y = torch.where(motion == BOUNCE, rest - FALL * fall, torch.where(sliding, rest, centre_y))
     return centre_x.expand_as(size), centre_y.expand_as(size), size
 

@@ -31,7 +31,7 @@ from torch import Tensor
 
 PEAK_RATE, SHIFT, DROPPED = 1e-3, 3.0, 0.1
 AUDIO_WEIGHT = 1.0
-IMAGE_EVERY = 4  # each fourth batch starts from a picture
+IMAGE_EVERY = 2  # each second batch starts from a picture
 
 
 def train(
@@ -40,7 +40,8 @@ def train(
 ) -> None:  # fmt: skip
     """Train until ``until`` (time.time()) from the weights in ``work`` or, if ``fresh``, new ones; write the average.
 
-    Compiles on random data while the autoencoders are still in training, then waits for them.
+    Compiles on random data while the autoencoders are still in training, then waits for them. The encoded clips are
+    kept, for PiFlow to begin with.
     """
     prepare(device)
     log, folder = Log(work / "logs", "flow"), work / "flow" / "transformer"
@@ -54,6 +55,7 @@ def train(
     log.write(encoded=store.filled, video_std=store.video[:chunk].float().std())
     fit(learner, store, Budget(max(until - time.time(), 1.0)), log, batch, peak, renew_every, folder)
     parts.save(model, folder, ready=True)
+    keep(store, work)
     log.write(done=True)
 
 

@@ -36,7 +36,7 @@ from progress import (
     set_rate,
 )
 from torch import Tensor
-from train_flow import await_ready
+from train_flow import IMAGE_EVERY, await_ready
 
 PEAK_RATE, SHIFT, GRID, STEPS = 1e-3, architecture.SHIFT, architecture.N_GRID, 10
 SEGMENT = 1 / (STEPS - 0.5)
@@ -95,7 +95,7 @@ def _fit(
     own: dict[bool, Starts | None] = {False: None, True: None}
     while budget.goes_on():
         set_rate(optimiser, learning_rate(budget.part, peak))
-        with_image = count % 4 == 3
+        with_image = count % IMAGE_EVERY == IMAGE_EVERY - 1
         if count % 256 == 255:
             store.renew()
         seen, heard, own[with_image] = lesson(_starts(store, batch, own[with_image], with_image))
