@@ -157,6 +157,9 @@ def mmgp(given: Given) -> Any:
     from mmgp import offload  # type: ignore[import-not-found]
 
     model = load_stock(given.checkpoint, given.dtype)
+    for part in model.modules():
+        if any(p.dtype == torch.float32 for p in part.parameters(recurse=False)):
+            part._lock_dtype = torch.float32  # it wants one dtype for all weights except where told so
     offload.all(
         {"transformer": model}, pinnedMemory=True, quantizeTransformer=False, asyncTransfers=True, budgets=3000,
         convertWeightsFloatTo=None,
