@@ -153,7 +153,10 @@ def sequential(given: Given) -> Any:
 
 
 def mmgp(given: Given) -> Any:
-    """Its own choice of residents, without its quantising. ImportError where it is not installed."""
+    """3,000 MB of residents of its choice, without its quantising. ImportError where it is not installed.
+
+    mmgp 3.8.2 reads a budget only from a dictionary; a plain number means none to it.
+    """
     from mmgp import offload  # type: ignore[import-not-found]
 
     model = load_stock(given.checkpoint, given.dtype)
@@ -161,8 +164,8 @@ def mmgp(given: Given) -> Any:
         if any(p.dtype == torch.float32 for p in part.parameters(recurse=False)):
             part._lock_dtype = torch.float32  # it wants one dtype for all weights except where told so
     offload.all(
-        {"transformer": model}, pinnedMemory=True, quantizeTransformer=False, asyncTransfers=True, budgets=3000,
-        convertWeightsFloatTo=None,
+        {"transformer": model}, pinnedMemory=True, quantizeTransformer=False, asyncTransfers=True,
+        budgets={"*": 3000}, convertWeightsFloatTo=None,
     )  # fmt: skip
     torch.set_default_device("cpu")  # it made that cuda; noise is drawn on the CPU
     return model
