@@ -26,6 +26,7 @@ from yellowsound.demo.world import (
 torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "train_demo"))
 import render  # noqa: E402
+from captions import CIRCLING, captioned  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,6 +61,28 @@ def test_training_scenes_never_show_a_kept_combination():
     scenes = [sample_scene(rng, held_out=False) for _ in range(300)]
     assert not {(s.shape, s.colour, s.motion) for s in scenes} & HELD_OUT
     assert {s.shape for s in scenes} == set(SHAPES) and {s.colour for s in scenes} == set(COLOURS)
+
+
+def test_training_sees_more_of_what_is_hard_and_nothing_kept():
+    made = captioned(800, seed=3)
+    assert not any((s.shape, s.colour, s.motion) in HELD_OUT for s in made.scenes)
+    assert {s.motion for s in made.scenes} == set(MOTIONS)
+    assert 0.35 < np.mean([s.motion in CIRCLING for s in made.scenes]) < 0.45
+    unnamed = [p for p in made.image_prompts if p.text.startswith("it ")]
+    assert 0.7 < len(unnamed) / len(made.image_prompts) < 0.8
+    assert not any(shape in p.text for p in unnamed for shape in SHAPES)
+
+
+def test_what_circles_goes_once_round_from_near_the_top():
+    rng = np.random.default_rng(2)
+    scenes = [s for s in (sample_scene(rng, held_out=False) for _ in range(300)) if s.motion in CIRCLING]
+    batch = render.batch_of(scenes, [sample_chance(rng) for _ in scenes])
+    x, y, _ = render.centres(batch, torch.linspace(0, render.DURATION_SECONDS, 97))
+    middle_x, middle_y = ((v.max(1).values + v.min(1).values)[:, None] / 2 for v in (x, y))
+    angle = np.unwrap(np.arctan2((y - middle_y).numpy(), (x - middle_x).numpy()), axis=1)
+    assert np.abs(angle[:, 0] + np.pi / 2).max() < np.radians(20)
+    turns = (angle[:, -1] - angle[:, 0]) / (2 * np.pi)  # clockwise is positive, since y points down
+    assert np.allclose(turns, [1 if s.motion == "clockwise" else -1 for s in scenes], atol=1e-2)
 
 
 def test_the_readme_examples_are_trained_combinations():
