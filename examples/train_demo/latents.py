@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import captions
 import parts
 import render
 import torch
-from captions import WORDINGS, captioned
 from diffusers import AutoencoderKLHunyuanVideo, MMAudioVAE
 from diffusers.pipelines.kandinsky6 import pipeline_kandinsky6_ti2va as stock
 from torch import Tensor
 from transformers import AutoTokenizer, CLIPTextModel, Qwen2_5_VLForConditionalGeneration
+
+from yellowsound.demo import world
 
 KEPT = "store.pt"
 TEXT_TOKENS = 48  # longest caption, the pipeline's negative prompt and their end tokens
@@ -89,7 +92,8 @@ class Encoder:
         self.audio_vae = parts.load(MMAudioVAE, common / "audio_vae", device).eval()
         weights = [*self.vae.encoder.parameters(), *self.vae.quant_conv.parameters()]
         weights += self.audio_vae.vae.encoder.parameters()
-        self.mark = float(sum(w.detach().double().abs().sum() for w in weights))  # tells these weights from others
+        total = float(sum(w.detach().double().abs().sum() for w in weights))
+        self.mark = f"{total!r} {window} {_world()}"  # tells these weights and clips from others
 
     @torch.no_grad()
     def __call__(self, batch: render.Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -107,6 +111,12 @@ class Encoder:
         latents = self.vae.encode(drawn).latent_dist.sample().float() * self.vae.config.scaling_factor
         first: Tensor = latents[:, :, 0].permute(0, 2, 3, 1)
         return first
+
+
+def _world() -> str:
+    """Hash of the code that says what clips look, sound and are called like."""
+    sources = (world.__file__, captions.__file__, render.__file__)
+    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in sources)).hexdigest()
 
 
 def encode_tiles(vae: Any, video: Tensor) -> Tensor:
@@ -159,7 +169,7 @@ class Store:
         """Random clips: video, audio, image latents (or None) as float32, and a wording for each."""
         device = self.owner.device
         rows = torch.randint(self.filled, (number,), device=device)
-        wording = self.owner[rows] * WORDINGS + torch.randint(WORDINGS, (number,), device=device)
+        wording = self.owner[rows] * captions.WORDINGS + torch.randint(captions.WORDINGS, (number,), device=device)
         image = self.image[rows].float() if with_image else None
         text = (self.image_text if with_image else self.text)[wording]
         return self.video[rows].float(), self.audio[rows].float(), image, text
@@ -170,7 +180,7 @@ def new_store(
 ) -> Store:
     """Caption ``clips`` scenes, encode the captions, ``wait`` for the autoencoders, encode the first clips.
 
-    Where ``work`` holds clips that the same encoders made (``keep``), those are taken instead.
+    Where ``work`` holds clips of the same encoders and the same world (``keep``), those are taken instead.
     """
     if (work / KEPT).exists():
         wait()
@@ -178,16 +188,16 @@ def new_store(
         encoder = Encoder(work, text.device, window)
         if kept.pop("mark") == encoder.mark:
             return _restored(encoder, **kept)
-        print(f"{work / KEPT}: made by other encoders, not used", flush=True)
-    captions = captioned(clips, seed)
-    words, image_words = (text([p.text for p in which]) for which in (captions.prompts, captions.image_prompts))
+        print(f"{work / KEPT}: made by other encoders or of another world, not used", flush=True)
+    made = captions.captioned(clips, seed)
+    words, image_words = (text([p.text for p in which]) for which in (made.prompts, made.image_prompts))
     wait()
-    scenes = render.batch_of(captions.scenes, captions.chances)
+    scenes = render.batch_of(made.scenes, made.chances)
     return Store(scenes, words, image_words, Encoder(work, text.device, window), **sizes)
 
 
 def keep(store: Store, work: Path) -> None:
-    """Write the clips encoded so far, with the mark of their encoders, for other stages to begin with."""
+    """Write the clips encoded so far, with the mark of their encoders and world, for other stages to begin with."""
     kept = {name: getattr(store, name) for name in ("scenes", "text", "image_text", "video", "audio", "image", "owner")}
     numbers = {"next": store.next, "chunk": store.chunk, "mark": store.encoder.mark}
     torch.save({**kept, **numbers}, work / f".{KEPT}")

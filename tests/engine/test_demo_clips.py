@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from yellowsound.demo import folder
 from yellowsound.demo.judge import judge
-from yellowsound.demo.world import COUNTED, HELD_OUT, Prompt, held_out_prompts
+from yellowsound.demo.world import COUNTED, HELD_OUT, Chance, Prompt, held_out_prompts
 from yellowsound.engine import Engine
 from yellowsound.request import ClipRequest
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "train_demo"))
+import render
+
 SEED = 1
-CHOSEN = (0, 2, 5)  # a bounce with knocks, a slide with a rising tone, something that grows
+CHOSEN = (0, 2, 4, 5)  # a bounce with knocks, a slide with a rising tone, something that circles, and that grows
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +50,20 @@ def test_a_clip_shows_and_sounds_as_asked(demo: Engine, number: int) -> None:
     wrong = prompt_of(CHOSEN[CHOSEN.index(number) - 1])
     assert not judge(wrong, clip.frames, clip.waveform, clip.sample_rate)["motion"]
     assert float(np.abs(np.diff(clip.frames.astype(np.int16), axis=0)).mean()) > 0.05
+
+
+@pytest.mark.slow
+def test_a_clip_from_a_picture_keeps_what_the_picture_shows(demo: Engine) -> None:
+    said = Prompt("it bouncing twice and knocks", prompt_of(7).scene, floor_named=True)
+    drawn = render.draw(render.batch_of([said.scene], [Chance(0.5, 0.5, 0.5, 0.5, 0.5, 0)]), torch.zeros(1))[0, :, 0]
+    pixels = ((drawn / 2 + 0.5) * 255).round().byte().permute(1, 2, 0).numpy()
+    png = io.BytesIO()
+    Image.fromarray(pixels).save(png, "png")
+    clip = demo.generate(ClipRequest(prompt=said.text, image=png.getvalue(), seed=SEED))
+    assert clip.waveform is not None
+    answers = judge(said, clip.frames, clip.waveform, clip.sample_rate)
+    assert answers.keys() >= {"colour", "shape", "motion", "floor", "onsets"} and all(answers.values()), answers
+    assert np.abs(clip.frames[0].astype(int) - pixels).mean() < 4
 
 
 def test_the_chosen_prompts_are_kept_from_training() -> None:

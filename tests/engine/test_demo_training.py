@@ -152,6 +152,26 @@ def test_packaged_files_are_those_of_the_provenance():
     assert found == provenance["sha256"]
 
 
+def test_kept_clips_of_another_world_are_not_used(tmp_path, monkeypatch, capsys):
+    import latents
+    import render
+
+    shutil.copytree(CHECKPOINT, tmp_path / "work")
+    text = latents.TextEncoders(tmp_path / "work", "cpu")
+
+    def new(seed):
+        return latents.new_store(
+            tmp_path / "work", text, 2, seed, lambda: None, render.CUTOUT, first=2, chunk=2
+        )  # fmt: skip
+
+    first = new(1)
+    latents.keep(first, tmp_path / "work")
+    assert torch.equal(new(2).video, first.video) and not capsys.readouterr().out
+    monkeypatch.setattr(latents, "_world", lambda: "another")
+    assert not torch.equal(new(2).video, first.video)
+    assert "of another world, not used" in capsys.readouterr().out
+
+
 def test_the_video_autoencoder_starts_with_norms_that_change_no_spread():
     """What a norm passes on is what it got less one mean, up to a few per cent, for a dark clip as for a bright one."""
     import build
