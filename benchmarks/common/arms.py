@@ -155,14 +155,15 @@ def sequential(given: Given) -> Any:
 def mmgp(given: Given) -> Any:
     """3,000 MB of residents of its choice, without its quantising. ImportError where it is not installed.
 
-    mmgp 3.8.2 reads a budget only from a dictionary; a plain number means none to it.
+    mmgp 3.8.2 reads a budget only from a dictionary; a plain number means none to it. It also casts the inputs of the
+    model and of its parts to the weights' dtype, which rounds the timestep; ``_lock_dtype`` None turns that off.
     """
     from mmgp import offload  # type: ignore[import-not-found]
 
     model = load_stock(given.checkpoint, given.dtype)
-    for part in model.modules():
-        if any(p.dtype == torch.float32 for p in part.parameters(recurse=False)):
-            part._lock_dtype = torch.float32  # it wants one dtype for all weights except where told so
+    for name, part in model.named_modules():
+        if "." not in name or any(p.dtype == torch.float32 for p in part.parameters(recurse=False)):
+            part._lock_dtype = None  # also: it wants one dtype for all weights except where told so
     offload.all(
         {"transformer": model}, pinnedMemory=True, quantizeTransformer=False, asyncTransfers=True,
         budgets={"*": 3000}, convertWeightsFloatTo=None,
