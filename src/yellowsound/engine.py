@@ -6,7 +6,7 @@ request -> plan -> [ expand -> text -> image -> denoise -> decode -> mux ] -> Cl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from yellowsound.clip import Clip
 from yellowsound.events import CancelToken, OnEvent, Preview, StepDone
 from yellowsound.memory.geometry import Offload
 from yellowsound.memory.lora import Lora
+from yellowsound.memory.peaks import PeakStage
 from yellowsound.memory.plan import Plan
 from yellowsound.memory.resident import STAGE_PARTS, TEXT_PARTS, Models
 from yellowsound.memory.stack import end_clip, predict, prepare_clip, set_cancel, set_listener
@@ -219,7 +220,8 @@ class Engine:
             self.checkpoint.require("text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2")
             self._ready(run, *TEXT_PARTS, *self.models.wanted_early)
             self.models.read_ahead()
-        with run.stage("text", *([self.models.qwen, self.models.clip] if unknown else [])):
+        noting = self._residency.noting_peak("text", request, run) if unknown else nullcontext()
+        with run.stage("text", *([self.models.qwen, self.models.clip] if unknown else [])), noting:
             texts = [self._text(p).to(self.models.device, self.models.dtype) for p in prompts]
             self.models.leave("qwen", "clip")
         return [text.trimmed() for text in texts] if self.recipe.trim_text else texts
@@ -242,7 +244,7 @@ class Engine:
         first_frame = None
         if picture is not None:
             self._ready(run, "vae")
-            with run.stage("image", self.models.vae):
+            with run.stage("image", self.models.vae), self._residency.noting_peak("image", request, run):
                 first_frame = encode_image(picture, self.models.vae, request, self.models.dtype, generator)
                 self.models.leave("vae")
         assert request.num_frames and request.frame_rate
@@ -266,7 +268,7 @@ class Engine:
         set_cancel(transformer, run.cancel)
         set_listener(transformer, run.emit)
         try:
-            with run.stage("denoise", transformer), self._residency.noting_peak("denoise", request):
+            with run.stage("denoise", transformer), self._residency.noting_peak("denoise", request, run):
                 return denoise(
                     transformer,
                     self.models.scheduler,
@@ -297,16 +299,19 @@ class Engine:
         with ExitStack() as stack:
             with run.stage("decode", m.vae, *(getattr(m, name) for name in sound)):
                 if latents.audio is not None and sound:
-                    waveform = decode_audio(latents.audio, m.audio_vae, m.vocoder)
+                    with self._residency.noting_peak("audio", request, run):
+                        waveform = decode_audio(latents.audio, m.audio_vae, m.vocoder)
                     m.leave(*sound)
                 if delivery.path is not None:
                     opened = delivery.open(request, waveform, self.sample_rate_hz, self._metadata(request, plan, run))
                     writer = stack.enter_context(opened)
-                for chunk in decode_video(latents, m.vae, plan.vae_decode):
-                    run.cancel.check()
-                    chunks.append(chunk)
-                    if writer is not None:
-                        writer.write_frames(chunk)
+                decoding: PeakStage = "decode_whole" if plan.vae_decode == "whole" else "decode_tiled"
+                with self._residency.noting_peak(decoding, request, run):
+                    for chunk in decode_video(latents, m.vae, plan.vae_decode):
+                        run.cancel.check()
+                        chunks.append(chunk)
+                        if writer is not None:
+                            writer.write_frames(chunk)
             m.leave("vae")
             if writer is not None:
                 with run.stage("mux"):

@@ -7,9 +7,10 @@ suit it, otherwise the models are laid out anew, which is told as an event.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,18 +103,10 @@ class Residency:
         self.models.drop()
         self.models = StreamedModels(self.checkpoint, self.device, self.dtype, wanted, self.limits.loras, run.warn)
 
-    @contextmanager
-    def noting_peak(self, stage: PeakStage, request: ClipRequest) -> Iterator[None]:
+    def noting_peak(self, stage: PeakStage, request: ClipRequest, run: Run) -> AbstractContextManager[None]:
         """Keep what a stage really takes on this card, so that the next plan need not compute it."""
-        if self.device.type != "cuda":
-            yield
-            return
-        torch.cuda.reset_peak_memory_stats(self.device)
-        before = torch.cuda.memory_allocated(self.device)
-        yield
-        taken = torch.cuda.max_memory_allocated(self.device) - before
         geometry = Geometry.of(request, DTYPE_WORDS[self.dtype])
-        record_peak(stage, self.model, geometry, taken, card=self.machine.name)
+        return run.noting_peak(partial(record_peak, stage, self.model, geometry, card=self.machine.name))
 
 
 def _same_homes(a: Plan, b: Plan) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,7 +22,7 @@ class Run:
         self.cancel = cancel or CancelToken()
         self.seconds: dict[Stage, float] = {}
         self.warnings: list[str] = []
-        self._device = device
+        self._device, self._highest_vram = device, 0
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
 
@@ -45,10 +45,31 @@ class Run:
         self.seconds[name] = self.seconds.get(name, 0.0) + spent
         self.emit(StageEnded(stage=name, seconds=spent))
 
+    @contextmanager
+    def noting_peak(self, note: Callable[[int], object]) -> Iterator[None]:
+        """Tell ``note`` how many bytes of a card were taken at most beyond those held at the beginning.
+
+        Nothing is told after an error, nor without a card.
+        """
+        if self._device.type != "cuda":
+            yield
+            return
+        self._highest_vram = self._vram()
+        torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_allocated(self._device)
+        yield
+        note(torch.cuda.max_memory_allocated(self._device) - before)
+
     def peaks(self) -> dict[str, int]:
         """Highest use so far: ``peak_vram_bytes`` of torch's allocator, ``peak_ram_bytes`` of this process."""
-        vram = torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else 0
-        return {"peak_vram_bytes": vram, "peak_ram_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+        ram = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return {"peak_vram_bytes": self._vram(), "peak_ram_bytes": ram}
+
+    def _vram(self) -> int:
+        """The allocator's peak since the clip began, whatever was reset in between."""
+        if self._device.type != "cuda":
+            return 0
+        return max(self._highest_vram, torch.cuda.max_memory_allocated(self._device))
 
 
 def _silent(_: Event) -> None:

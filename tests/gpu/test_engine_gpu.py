@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +65,14 @@ def test_clips_equal_the_pipelines_resident_and_streamed(
             assert clip.waveform is not None and np.array_equal(clip.waveform, sound), (offload, number)
             assert out.stat().st_size > 1000
         engine.close()
+
+
+def test_every_stage_leaves_its_peak_for_the_next_plan(tiny_distill: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (96, 64)).save(tmp_path / "picture.png")
+    engine = Engine.load(tiny_distill, device="cuda", offload="block")
+    request = ClipRequest(prompt="a red ball", image=tmp_path / "picture.png", seed=SEED, **SIZE)
+    clip = engine.generate(request)
+    engine.close()
+    (recorded,) = json.loads((Path(os.environ["XDG_CACHE_HOME"]) / "yellowsound" / "peaks.json").read_text()).values()
+    assert {key.split("/")[0] for key in recorded} == {"text", "image", "denoise", "decode_whole", "audio"}
+    assert 0 < max(recorded.values()) < clip.metadata["peak_vram_bytes"]

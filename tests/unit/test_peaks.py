@@ -62,6 +62,15 @@ def test_a_damaged_record_is_left_out(tmp_path: Path, text: str) -> None:
     assert record_peak("text", PRO, W1, GIB, card="A", folder=tmp_path)
 
 
+def test_a_clip_is_not_lost_for_a_record_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    record_peak("text", PRO, W1, GIB, card="A", folder=tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "in the way"
+    (tmp_path / "peaks.json").mkdir()
+    record_peak("text", PRO, W1, GIB, card="A", folder=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "peaks.json"]
+
+
 def test_a_second_branch_and_float32_take_more() -> None:
     guided = dataclasses.replace(W1, branches=2)
     wide = dataclasses.replace(W1, dtype="float32")

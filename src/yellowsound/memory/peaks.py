@@ -103,7 +103,7 @@ def record_peak(
     card: str,
     folder: Path | None = None,
 ) -> bool:
-    """Keep a measured peak for ``card`` if it exceeds the one known or none is. True if something was written."""
+    """Keep a measured peak for ``card`` if it exceeds the one known or none is. True if it did."""
     path = record_file(FILE, folder)
     records = read_records(path)
     key = peak_key(stage, model, geometry)

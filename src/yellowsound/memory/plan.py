@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from yellowsound.memory import advice, timing
-from yellowsound.memory.claims import Caps
+from yellowsound.memory.claims import CONTEXT_BYTES, Caps
 from yellowsound.memory.expansion import Expansion, plan_expansion
 from yellowsound.memory.geometry import Decode, Geometry, Offload
 from yellowsound.memory.layout import clip_units, lay_out
@@ -47,6 +47,7 @@ class Plan:
     layers, alive only while a prompt is encoded. ring_bytes: pinned staging of each of the two conveyors
     (transformer, text encoder), in chunks of chunk_bytes.
     pinned: whether RAM homes are page-locked; otherwise they are ordinary memory copied through the ring.
+    vram_budget_bytes, ram_budget_bytes: what may be taken in all, the process and its context included.
     resident_bytes: on the device at all times while denoising, besides slots and VRAM homes.
     results_bytes: hoisted results of all steps and branches, kept in results_home.
     step_bytes, clip_bytes: bytes that move from each home in a step after lap one, and once in a warm clip.
@@ -170,7 +171,7 @@ def plan(
         results_home=layout.results_home,
         stages=stages,
         vae_decode=layout.decode,
-        vram_budget_bytes=layout.device_budget,
+        vram_budget_bytes=layout.device_budget + CONTEXT_BYTES[machine.device],
         ram_budget_bytes=layout.host_budget,
         step_bytes=bytes_by_home([*model.blocks], layout.homes),
         clip_bytes=bytes_by_home(clip_units(model, expand), layout.homes),

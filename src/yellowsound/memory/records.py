@@ -1,7 +1,11 @@
-"""Records: small JSON files of what this machine measured, in the user's cache. A damaged one is as good as none."""
+"""Records: small JSON files of what this machine measured, in the user's cache.
+
+A damaged one is as good as none, and where none can be written the next plan computes again: no clip is lost for it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -29,8 +33,12 @@ def read_records(path: Path) -> Records:
 
 
 def write_records(path: Path, records: Records) -> None:
-    """Replace the file at once, so that a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Replace the file at once, so that a reader never sees half of it; leave it where the folder cannot be written."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(records, indent=1, sort_keys=True))
-    temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(records, indent=1, sort_keys=True))
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
