@@ -8,18 +8,16 @@ holds the rest) and a host of 60 GB (a memory cgroup without swap), and prints o
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from common.caps import enter, group_figures, small_card, small_host, start_touching
+from common.caps import enter
+from common.child import in_child
 from common.results import Results, add_options, print_table, say, shown
 from sessions import Context, Session, sessions
 
-GRACE_SECONDS = 20  # a session that outlives the budget by this is stopped; its finished rows stay
 LEAST_SECONDS = 5
+PASSED = ("blocks", "small_blocks")
 
 
 def main() -> None:
@@ -34,7 +32,7 @@ def main() -> None:
         if results.seconds_left < LEAST_SECONDS:
             say(f"session {name}: left out, {results.seconds_left:.0f} s left")
         elif any(results.is_wanted(session.row(row)) for row in session.rows):
-            inside(session, results) if options.smoke else outside(session, results)
+            inside(session, results) if options.smoke else in_child(__file__, session, results, PASSED)
     print_table(("row", "status", "seconds a step", "result", "took s"), [_line(row) for row in results.rows()])
 
 
@@ -49,44 +47,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--card-free", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--group", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
-
-
-def outside(session: Session, results: Results) -> None:
-    """Files and caps are made here, out of the cgroup; the rows in a child that begins inside it."""
-    options = results.options
-    say(f"session {session.name}: {session.weights.name}, about {session.seconds:.0f} s")
-    with ExitStack() as stack:
-        try:
-            toucher, options.touch_gib = start_touching(options.touch_gib), 0  # once a call
-            card = stack.enter_context(small_card(session.card_bytes))
-            session.weights.folder(options.data)
-            if toucher is not None:
-                toucher.wait()
-            group = stack.enter_context(small_host(session.host_bytes, session.name))
-            _run_child(session, results, card, group)
-        except (OSError, RuntimeError) as error:
-            say(f"session {session.name} was not begun: {error}")
-
-
-def _run_child(session: Session, results: Results, card: int | None, group: Path | None) -> None:
-    options = results.options
-    command = [sys.executable, __file__, "--inside", session.name, "--until", str(options.until)]
-    for name in ("results", "archive", "data", "commit", "rows", "blocks", "small_blocks"):
-        value = getattr(options, name)
-        command += [f"--{name.replace('_', '-')}={value}"] if value else []
-    command += [f"--card-free={card}"] if card else []
-    command += [f"--group={group}"] if group else []
-    try:
-        done = subprocess.run(command, timeout=max(results.seconds_left, 0) + GRACE_SECONDS)
-        ended = f"ended with {done.returncode}" if done.returncode else ""
-    except subprocess.TimeoutExpired:
-        ended = "was stopped: its time was up"
-    if ended:
-        say(f"session {session.name} {ended}; memory group: {group_figures(group)}")
-        for row in session.rows:
-            if results.is_wanted(session.row(row)) and not results.path(session.row(row)).exists():
-                results.write(session.row(row), {"status": "failed", "reason": f"the session {ended}"})
-                break
 
 
 def inside(session: Session, results: Results) -> None:

@@ -62,15 +62,16 @@ SMOKE = Shape(width=96, height=64, frames=9)
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A synthetic checkpoint: a published name, its transformer only, cut to a number of blocks (None: all)."""
+    """A synthetic checkpoint: like a published one, its transformer only unless ``whole``, cut to ``blocks`` if not None."""
 
     like: str
     blocks: int | None = None
     small: bool = False
+    whole: bool = False
 
     @property
     def name(self) -> str:
-        return f"{'small-' if self.small else ''}{self.like}-{self.blocks or 'all'}"
+        return f"{'small-' if self.small else ''}{'whole-' if self.whole else ''}{self.like}-{self.blocks or 'all'}"
 
     def folder(self, data: Path) -> Path:
         """The folder, written first if it is not there; other synthetic ones make room if they must."""
@@ -90,14 +91,14 @@ class Weights:
         return place
 
     def _blueprint(self) -> Any:
-        from yellowsound.weights.blueprint import Blueprint, blueprint, transformer_part
+        from yellowsound.weights.blueprint import PARTS, Blueprint, blueprint, transformer_part
         from yellowsound.weights.catalog import find
         from yellowsound.weights.shapes import transformer_config
 
         entry = find(self.like)
         assert entry is not None
         if not self.small:
-            return blueprint(entry, ["transformer"], self.blocks)
+            return blueprint(entry, PARTS if self.whole else ["transformer"], self.blocks)
         variant = "piflow" if self.like.endswith("-distill") else "flow"
         config = {**transformer_config("lite", variant), **SMALL}  # type: ignore[arg-type]
         return Blueprint(f"small-{self.like}", variant, (transformer_part(config, variant),))  # type: ignore[arg-type]

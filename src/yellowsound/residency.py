@@ -20,7 +20,7 @@ from yellowsound.events import Replanned
 from yellowsound.memory.geometry import Geometry, Offload
 from yellowsound.memory.lora import Lora
 from yellowsound.memory.machine import Machine
-from yellowsound.memory.peaks import PeakStage, load_peaks, record_peak
+from yellowsound.memory.peaks import Peaks, PeakStage, load_peaks, record_peak
 from yellowsound.memory.pinned import hides_its_pin_limit
 from yellowsound.memory.plan import Plan, plan
 from yellowsound.memory.probe import this_machine
@@ -46,7 +46,11 @@ class Limits:
 
 @dataclass(slots=True)
 class Residency:
-    """The machine as it was before anything was loaded, and what is loaded on it."""
+    """The machine as it was before anything was loaded, and what is loaded on it.
+
+    peaks: as known when the process began; what its own clips measure is for the next one, since weights would have to
+    move for it.
+    """
 
     checkpoint: Checkpoint
     device: torch.device
@@ -55,12 +59,14 @@ class Residency:
     limits: Limits
     machine: Machine = field(init=False)
     model: ModelDescription = field(init=False)
+    peaks: Peaks = field(init=False)
     models: Models = field(init=False)
     current: Plan | None = None
 
     def __post_init__(self) -> None:
         found = this_machine(index=self.device.index or 0, cpu=self.device.type == "cpu")
         self.machine = recall_speeds(found)
+        self.peaks = load_peaks(card=self.machine.name)
         self.model = describe(self.checkpoint, DTYPE_WORDS[self.dtype])
         self.models = Models(self.checkpoint, self.device, self.dtype)
 
@@ -75,7 +81,7 @@ class Residency:
             ram_bytes=self.limits.ram_bytes,
             offload=self.limits.offload,
             expand=request.expand_prompt,
-            peaks=load_peaks(card=self.machine.name),
+            peaks=self.peaks,
         )
 
     def settle(self, request: ClipRequest, run: Run) -> Plan:
