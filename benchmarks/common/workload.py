@@ -62,7 +62,7 @@ SMOKE = Shape(width=96, height=64, frames=9)
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A synthetic checkpoint: like a published one, its transformer only unless ``whole``, cut to ``blocks`` if not None."""
+    """A synthetic checkpoint like a published one: all parts or the transformer alone, all blocks (None) or some."""
 
     like: str
     blocks: int | None = None
