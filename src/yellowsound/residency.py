@@ -17,6 +17,7 @@ import torch
 
 from yellowsound.checkpoint import Checkpoint
 from yellowsound.events import Replanned
+from yellowsound.memory.claims import CONTEXT_BYTES
 from yellowsound.memory.geometry import Geometry, Offload
 from yellowsound.memory.lora import Lora
 from yellowsound.memory.machine import Machine
@@ -67,6 +68,8 @@ class Residency:
         found = this_machine(index=self.device.index or 0, cpu=self.device.type == "cpu")
         self.machine = recall_speeds(found)
         self.peaks = load_peaks(card=self.machine.name)
+        if self.device.type == "cuda" and self.limits.vram_bytes is not None:
+            _cap_allocator(self.device, self.limits.vram_bytes)
         self.model = describe(self.checkpoint, DTYPE_WORDS[self.dtype])
         self.models = Models(self.checkpoint, self.device, self.dtype)
 
@@ -153,6 +156,13 @@ def _let_segments_grow() -> None:
     said = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & set(os.environ)
     if not said and not hides_its_pin_limit():
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+
+
+def _cap_allocator(device: torch.device, vram_bytes: int) -> None:
+    """Make a cap hold for what torch keeps for later, too: above it freed memory goes back to the driver first."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    allowed = vram_bytes - CONTEXT_BYTES["cuda"]
+    torch.cuda.set_per_process_memory_fraction(min(max(allowed, 0) / total, 1.0), device)
 
 
 def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:

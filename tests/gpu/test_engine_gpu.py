@@ -76,3 +76,16 @@ def test_every_stage_leaves_its_peak_for_the_next_plan(tiny_distill: Path, tmp_p
     (recorded,) = json.loads((Path(os.environ["XDG_CACHE_HOME"]) / "yellowsound" / "peaks.json").read_text()).values()
     assert {key.split("/")[0] for key in recorded} == {"text", "image", "denoise", "decode_whole", "audio"}
     assert 0 < max(recorded.values()) < clip.metadata["peak_vram_bytes"]
+
+
+def test_a_cap_holds_for_memory_that_is_kept_for_later(tiny_distill: Path) -> None:
+    engine = Engine.load(tiny_distill, device="cuda", vram_bytes=3 << 30)
+    try:
+        engine.generate(ClipRequest(prompt="a red ball", seed=SEED, **SIZE))
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            torch.empty(4 << 30, dtype=torch.uint8, device="cuda")
+        for size in (2 << 30, (2 << 30) + (64 << 20)):  # the second fits only if the first was given back
+            torch.empty(size, dtype=torch.uint8, device="cuda")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        engine.close()
