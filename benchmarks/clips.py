@@ -83,7 +83,7 @@ def inside(session: Session, results: Results) -> None:
 def _lines(row: dict[str, Any]) -> list[tuple[str, ...]]:
     """A line for each clip of a row."""
     if row["status"] != "ok":
-        return [(row["row"], str(row.get("reason"))[:60])]
+        return [(row["row"], str(row.get("reason"))[:60], *[""] * 7)]
     return [
         (
             row["row"], clip["name"], f"{clip['seconds']:.1f}", f"{clip['planned_seconds']:.1f}",

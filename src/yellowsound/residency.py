@@ -160,9 +160,10 @@ def _let_segments_grow() -> None:
 
 def _cap_allocator(device: torch.device, vram_bytes: int) -> None:
     """Make a cap hold for what torch keeps for later, too: above it freed memory goes back to the driver first."""
-    total = torch.cuda.get_device_properties(device).total_memory
-    allowed = vram_bytes - CONTEXT_BYTES["cuda"]
-    torch.cuda.set_per_process_memory_fraction(min(max(allowed, 0) / total, 1.0), device)
+    index = device.index or 0
+    total = torch.cuda.get_device_properties(index).total_memory
+    allowed = max(vram_bytes - CONTEXT_BYTES["cuda"], 0)
+    torch.cuda.set_per_process_memory_fraction(min(allowed / total, 1.0), index)
 
 
 def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:

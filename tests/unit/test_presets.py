@@ -30,7 +30,7 @@ def test_block_times_are_what_the_rates_give_unless_measured(name: str) -> None:
     if preset.basis == "computed":
         assert rates.block_seconds == pytest.approx(counted, rel=0.01)
     else:
-        assert name == "h200" and rates.block_seconds == 0.155 > counted
+        assert name == "h200" and rates.block_seconds == 0.158 > counted
 
 
 def test_counted_work_is_that_of_the_study() -> None:

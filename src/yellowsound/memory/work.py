@@ -17,8 +17,11 @@ from yellowsound.memory.units import ITEM_BYTES, ModelDescription
 ELEMENTWISE_PASSES = 290
 TEMPLATE_TOKENS = 129  # of the prompt's fixed prefix
 
-# Hunyuan decoder, from a public profile: 17.3 s of kernels for 84 latent frames of 864x480 on a card of 210 TFLOP/s.
-DECODE_FLOP_PER_LATENT_PIXEL = 17.3 * 210e12 / (84 * 864 * 480)
+# Hunyuan decoder, seconds for 84 latent frames of 864x480 on a card of 210 TFLOP/s: convolutions, and norms, padding
+# and layout, which a faster card hardly shortens (one block of threads sums up a channel group). A public profile has
+# 9.6 and 7.7 s there; an H200 took 3.4 and 7.5 s (docs/measurements.md).
+DECODE_PIXELS, DECODE_FLOPS = 84 * 864 * 480, 210e12
+CONVOLUTION_SECONDS, NORM_SECONDS = 9.6, 8.2
 VAE_WEIGHTS, SOUND_WEIGHTS = 246.5e6, 427.7e6  # those the profiles were taken with
 TILE_PIXELS, TILE_STRIDE = 256, 192  # diffusers' enable_tiling
 ENCODE_PIXELS_PER_SECOND = 50e6  # libx264 on a few cores, frames encoded while others arrive
@@ -116,7 +119,9 @@ def decode_seconds(model: ModelDescription, geometry: Geometry, tiled: bool, rat
     pixels = tiled_pixels(h) * tiled_pixels(w) if tiled else h * w
     slower = 2.0 if geometry.dtype == "float32" else 1.0
     smaller = _weights(model, "vae") / VAE_WEIGHTS
-    return slower * smaller * frames * pixels * DECODE_FLOP_PER_LATENT_PIXEL / rates.gemm_flops
+    faster = rates.gemm_flops / DECODE_FLOPS
+    seconds = CONVOLUTION_SECONDS / faster + NORM_SECONDS / min(faster, 1.0)
+    return slower * smaller * frames * pixels / DECODE_PIXELS * seconds
 
 
 def sound_seconds(model: ModelDescription, geometry: Geometry, rates: Rates) -> float:

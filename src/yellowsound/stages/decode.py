@@ -29,14 +29,18 @@ def decode_audio(latents: Tensor, audio_vae: Any, vocoder: Any) -> npt.NDArray[n
 
 
 def decode_video(latents: Latents, vae: Any, plan: DecodePlan = "whole") -> Iterator[npt.NDArray[np.uint8]]:
-    """Video latents to uint8 chunks (n, H, W, 3), in order, as the pipeline's ``output_type="pil"`` rounds them."""
+    """Video latents to uint8 chunks (n, H, W, 3), in order, as the pipeline's ``output_type="pil"`` rounds them.
+
+    Rounded on the device, where it costs nothing: the same float32 product and the same rounding to even as numpy's.
+    """
     from diffusers.video_processor import VideoProcessor
 
     processor = VideoProcessor(vae_scale_factor=vae.config.spatial_compression_ratio)
     z = latents.video.permute(0, 4, 1, 2, 3).to(vae.dtype) / vae.config.scaling_factor
     for chunk in decode_chunks(z, vae, plan):
-        pixels = processor.postprocess_video(chunk, output_type="np")[0]
-        yield (pixels * 255).round().astype(np.uint8)
+        pixels = processor.postprocess_video(chunk, output_type="pt")[0].permute(0, 2, 3, 1)
+        frames: npt.NDArray[np.uint8] = (pixels.float() * 255).round().to(torch.uint8).contiguous().cpu().numpy()
+        yield frames
 
 
 def decode_chunks(z: Tensor, vae: Any, plan: DecodePlan = "whole") -> Iterator[Tensor]:
