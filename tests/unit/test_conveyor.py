@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -240,6 +242,29 @@ def test_real_threads_bring_the_same_bytes(world: World, kinds: str, courier: bo
     reader.close()
     assert threading.active_count() == threads
     assert _open_files() == files
+
+
+@pytest.mark.parametrize("kinds", LAYOUTS)
+def test_slots_that_were_given_back_are_held_by_nobody(world: World, kinds: str) -> None:
+    reader = Reader([FileIdentity.of(world.file)], threads=3)
+    conveyor = Conveyor(
+        InlineDevice(), reader, world.parcels, lay(kinds), slots=2, ring_bytes=3 * 4096, chunk_bytes=4096
+    )
+    reader.on_done = conveyor.notify
+    names = list(world.parcels)
+    for _ in range(2):
+        conveyor.begin_lap(names, names)
+        for _name in names:
+            assert world.faults(conveyor.acquire()) == []
+            conveyor.release()
+        slots = [weakref.ref(slot.buffer) for slot in conveyor._slots]
+        assert len(slots) == 2
+        conveyor.drop_slots()
+        gc.collect()
+        assert [slot() for slot in slots] == [None, None]
+        conveyor.take_slots()
+    conveyor.close()
+    reader.close()
 
 
 def test_a_cancel_is_seen_while_the_disk_is_waited_for(world: World) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from plan_machines import FAST, GIB, W1, card, processor, published
 
 from yellowsound.checkpoint import Checkpoint
-from yellowsound.memory.claims import hoisted_results
+from yellowsound.memory.claims import CONTEXT_BYTES, hoisted_results
 from yellowsound.memory.peaks import Peaks, load_peaks, peak_key
 from yellowsound.memory.plan import Geometry, Plan, PlanError, plan
 from yellowsound.memory.units import Home, describe
@@ -184,7 +184,7 @@ def test_upstreams_words() -> None:
 
 def test_decode_plan_looks_at_the_card_and_never_at_the_moment() -> None:
     lite = published("lite-distill")
-    for free in (31.3, 24, 19):
+    for free in (31.3, 28, 25.5):
         assert plan(card(31.3, 64, free_gib=free), lite, W1).vae_decode == "whole"
     # what was measured here may move homes, but not pixels
     key = peak_key("decode_whole", lite, W1)
@@ -205,6 +205,20 @@ def test_a_measured_peak_gives_blocks_back() -> None:
     eager = plan(machine, model, W1, peaks=Peaks(recorded={key: int(6.9 * GIB)}))
     assert (row(eager, "fused blocks")[0], row(lean, "fused blocks")[0]) == (26, 30)  # 2.7 GiB in blocks of 0.758
     assert not any("peak" in warning for warning in lean.warnings)
+
+
+def test_what_lives_on_the_device_is_counted_once_in_every_stage() -> None:
+    """Lite on 16 GB, where parts of a clip live on the card: what an engine held there, by torch's own count."""
+    known = load_peaks(NOWHERE)
+    machine = dataclasses.replace(card(139.8, 28), ram_total_bytes=32_000_000_000, ram_available_bytes=31_400_000_000)
+    found = plan(machine, published("lite-distill"), W1, vram_bytes=16_000_000_000, peaks=known)
+    model = published("lite-distill")
+    lived = sum(unit.device_bytes for unit in model.units if found.homes[unit.name] is Home.VRAM)
+    held = CONTEXT_BYTES["cuda"] + lived + found.results_bytes
+    assert row(found, "vae") == row(found, "text encoder embedding") == (1, 0, 0)
+    assert stage(found, "mux").vram_bytes == held
+    for name, peak in (("decode", "decode_tiled"), ("audio", "audio"), ("denoise", "denoise")):
+        assert stage(found, name).vram_bytes == held + known.find(peak, model, W1)[0]  # type: ignore[arg-type]
 
 
 def test_hoisted_results_have_a_home() -> None:

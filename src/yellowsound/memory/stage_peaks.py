@@ -15,6 +15,13 @@ from yellowsound.memory.placement import DERATING
 from yellowsound.memory.units import Home, ModelDescription, Unit
 
 Seconds = tuple[float, float]  # of the first clip, of a warm one
+# Parts that a stage's claim counts, so that they are not counted twice where they live on the device anyway.
+STAGE_PARTS: dict[StageName, tuple[str, ...]] = {
+    "text": ("text_encoder", "text_encoder_2"),
+    "image": ("vae",),
+    "decode": ("vae",),
+    "audio": ("audio_vae", "vocoder"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +57,31 @@ def stage_peaks(
     }
     rows = [] if expansion is None else [_expansion_stage(machine, model, layout, expansion)]
     for name, (first, warm) in seconds.items():
-        vram = held.device + layout.claims.stages.get(name, 0)
+        there = [u for u in held.lived if u.component in STAGE_PARTS.get(name, ()) and u.kind in ("rest", "whole")]
+        vram = held.device + layout.claims.stages.get(name, 0) - device_bytes(there)
         rows.append(StagePeak(name, vram, held.host, warm, first, notes.get(name, "")))
     return tuple(rows)
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What is held in every stage: homes, slots, residents and context; homes, ring, results and the process."""
+    """What is held in every stage: homes, slots, residents and context; homes, ring, results and the process.
+
+    lived: units whose home is the device, counted in ``device``; the transformer's resident tensors are a claim.
+    """
 
     device: int
     host: int
+    lived: tuple[Unit, ...]
 
     @classmethod
     def of(cls, machine: Machine, model: ModelDescription, layout: Layout) -> _Held:
-        lived = [u for u in model.units if layout.homes[u.name] is Home.VRAM and u.kind != "rest"]
+        claimed = set(model.of("transformer", "rest"))
+        lived = tuple(u for u in model.units if layout.homes[u.name] is Home.VRAM and u not in claimed)
         slots = layout.device.slots * layout.device.slot_bytes
         device = CONTEXT_BYTES[machine.device] + layout.claims.resident + slots + device_bytes(lived)
         in_ram = sum(u.ram_bytes for u in model.units if layout.homes[u.name] is Home.RAM)
-        return cls(device, layout.ring.bytes + layout.claims.host + in_ram)
+        return cls(device, layout.ring.bytes + layout.claims.host + in_ram, lived)
 
 
 def _seconds(

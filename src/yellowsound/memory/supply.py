@@ -13,7 +13,7 @@ import torch
 from yellowsound.memory.device import Device, Fence, Stream
 from yellowsound.memory.extents import Cut
 from yellowsound.memory.pinned import HostBlock, PinWhenFull
-from yellowsound.memory.reader import HostCopy, Reading, ReadRequest
+from yellowsound.memory.reader import HostCopy, Reading, ReadRequest, Ticket
 from yellowsound.memory.ring import Chunk, Ring
 from yellowsound.memory.visit import Counts, Fill, Part, Visit
 
@@ -29,7 +29,7 @@ class Supply:
         self.turned: list[str] = []  # units whose RAM home had no room any more
         self._device, self._reader, self._ring, self._counts = device, reader, ring, counts
         self._has_room = has_room
-        self._fills: list[Visit] = []
+        self._fills: list[list[Ticket]] = []  # reads alone: a visit would keep its slot's memory
 
     def submit(self, visit: Visit) -> bool:
         """Promise the reads of ``visit``; False while the ring is full or its home is still filling."""
@@ -40,7 +40,7 @@ class Supply:
             if berth.fill is Fill.FILLING:
                 return False
             if berth.fill is Fill.EMPTY:
-                self._fills = [fill for fill in self._fills if not all(ticket.is_done for ticket in fill.tickets())]
+                self._fills = [fill for fill in self._fills if not all(ticket.is_done for ticket in fill)]
                 if len(self._fills) >= FILLS_AT_ONCE:
                     return False
                 if self._has_room(berth.parcel.host_bytes):
@@ -85,7 +85,7 @@ class Supply:
             tickets.append(self._reader.submit(self._read(cut, berth.block, cut.extent.host_offset, after=pin)))
         berth.fill, visit.fills = Fill.FILLING, True
         visit.parts.append(Part(tickets, berth.block, 0, berth.parcel.moves))
-        self._fills.append(visit)
+        self._fills.append(visit.tickets())
         return True
 
     def _through_ring(self, visit: Visit) -> bool:
