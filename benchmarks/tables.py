@@ -34,8 +34,8 @@ def main() -> None:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """The rows of both scripts, failed ones too, by name."""
-    files = [*folder.glob("peers.*.json"), *folder.glob("streaming.*.json")]
+    """The rows of all three scripts, failed ones too, by name."""
+    files = [file for script in ("peers", "streaming", "clips") for file in folder.glob(f"{script}.*.json")]
     return [json.loads(file.read_text()) for file in sorted(files)]
 
 
@@ -45,7 +45,9 @@ def tables(rows: Sequence[Row]) -> str:
         return "No rows yet.\n"
     peers = [row for row in rows if row["script"] == "peers"]
     streaming = [row for row in rows if row["script"] == "streaming"]
-    return "\n".join(part for part in (_side_by_side(peers), _all_arms(peers), _streaming(streaming)) if part)
+    wholes = [row for row in rows if row["script"] == "clips"]
+    parts = (_side_by_side(peers), _all_arms(peers), _streaming(streaming), _wholes(wholes))
+    return "\n".join(part for part in parts if part)
 
 
 def _side_by_side(rows: Sequence[Row]) -> str:
@@ -101,6 +103,34 @@ def _streaming(rows: Sequence[Row]) -> str:
         for row in rows
     ]
     return f"## Streaming\n\n{_where(rows[0])}\n\n" + _table(("row", "geometry", "figures", "targets"), cells)
+
+
+def _wholes(rows: Sequence[Row]) -> str:
+    """Three clips of each engine, each number beside its plan's."""
+    if not rows:
+        return ""
+    head = ("row", "clip", "s", "before step one, s", "a step, s", "decode, s", "card GB", "host GB", "same again")
+    cells = [line for row in rows for line in _whole_lines(row)]
+    return f"## Whole clips: measured (planned)\n\n{_where({**rows[0], 'blocks': None})}\n\n" + _table(head, cells)
+
+
+def _whole_lines(row: Row) -> list[list[str]]:
+    if row["status"] != "ok":
+        return [[row["row"], f"failed: {row['reason']}", *[""] * 7]]
+    plan, lines = row["plan"], []
+    decode = sum(stage["seconds"] for stage in plan["stages"] if stage["stage"] in ("decode", "audio"))
+    for clip, raw in zip(row["medians"]["clips"], row["raw_seconds"]["clips"], strict=True):
+        lines.append(
+            [
+                row["row"], clip["name"], f"{clip['seconds']:.1f} ({clip['planned_seconds']:.1f})",
+                f"{clip['seconds_before_denoising']:.1f}", f"{clip['step_seconds']:.2f} ({plan['step_seconds']:.2f})",
+                f"{raw['stages']['seconds']['decode']:.1f} ({decode:.1f})",
+                f"{_gigabytes(clip['card_peak_bytes'])} ({_gigabytes(plan['card_peak_bytes'])})",
+                f"{_gigabytes(clip['host_peak_bytes'])} ({_gigabytes(plan['host_peak_bytes'])})",
+                "yes" if row["medians"]["same_again"] else "no",
+            ]
+        )  # fmt: skip
+    return lines
 
 
 def _values(found: dict[str, Any]) -> str:

@@ -88,6 +88,22 @@ def test_tables_and_archive(both: tuple[Path, str, str]) -> None:
     subprocess.run([*command, "--check"], check=True)
 
 
+def test_whole_clips_are_the_same_again_and_known_prompts_need_no_encoder(tmp_path: Path) -> None:
+    printed = run("clips.py", f"--results={tmp_path}", f"--data={tmp_path}", "--sessions=card16")
+    (row,) = rows(tmp_path).values()
+    assert row["status"] == "ok" and set(row) >= EVERY_ROW, row.get("reason")
+    assert [clip["name"] for clip in row["medians"]["clips"]] == ["first", "new prompt", "known prompt"]
+    first, other, again = row["medians"]["clips"]
+    assert row["medians"]["same_again"] is True and first["latents_digest"] != other["latents_digest"]
+    assert again["read_bytes"] <= first["read_bytes"] and "known prompt" in printed
+    page = tmp_path / "page.md"
+    page.write_text("<!-- tables: begin --><!-- tables: end -->")
+    subprocess.run(
+        [sys.executable, str(BENCHMARKS / "tables.py"), f"--results={tmp_path}", f"--page={page}"], check=True
+    )
+    assert page.read_text().count("| card16.three-clips") == 3
+
+
 def test_finished_rows_are_skipped_and_late_ones_left_out(both: tuple[Path, str, str], tmp_path: Path) -> None:
     data = f"--data={both[0] / 'data'}"
     before = {file: file.stat().st_mtime_ns for file in (both[0] / "rows").iterdir()}
