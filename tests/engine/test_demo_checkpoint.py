@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
@@ -61,6 +63,57 @@ def test_a_cache_that_cannot_be_written_falls_back_to_temporary_files(tmp_path, 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     made = folder("flow", cache=tmp_path / "file" / "cache")
     assert made.is_relative_to(tmp_path / "tmp") and (made / "model_index.json").exists()
+
+
+def test_damage_of_unchanged_size_is_mended(tmp_path):
+    first = folder("flow", cache=tmp_path)
+    file = first / "vae/diffusion_pytorch_model.safetensors"
+    whole, times = file.read_bytes(), (file.stat().st_atime_ns, file.stat().st_mtime_ns)
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    os.utime(file, ns=times)
+    assert folder("flow", cache=tmp_path) == first and file.read_bytes() == whole
+    assert [p for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+@pytest.fixture
+def full_disk(tmp_path, monkeypatch):
+    """A cache folder on a disk that takes the first file only; temporary files lie on another."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    cache, copy = tmp_path / "cache", shutil.copyfile
+
+    def refusing(source, target):
+        if target.is_relative_to(cache) and any(p.is_file() for p in cache.rglob("*")):
+            raise OSError(28, "No space left on device", str(source))
+        return copy(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", refusing)
+    return cache
+
+
+def test_a_full_disk_falls_back_to_temporary_files(full_disk, tmp_path):
+    made = folder("flow", cache=full_disk)
+    assert made.is_relative_to(tmp_path / "tmp") and (made / "model_index.json").exists()
+    assert list(full_disk.iterdir()) == []
+    assert folder("flow", cache=full_disk) == made
+
+
+def test_two_full_disks_are_said_with_the_bytes_needed(full_disk, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(full_disk))
+    with pytest.raises(
+        OSError, match=r"the demo needs \d+,\d{3},\d{3} bytes in .*cache or .*: No space left on device"
+    ):
+        folder("flow", cache=full_disk)
+
+
+def test_nothing_is_left_behind_where_damage_cannot_be_mended(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    first = folder("flow", cache=tmp_path / "cache")
+    shutil.rmtree(first / "vae")
+    (first / "vae").write_text("a file where a folder belongs")
+    assert folder("flow", cache=tmp_path / "cache").is_relative_to(tmp_path / "tmp")
+    assert list((tmp_path / "cache").iterdir()) == [first]
 
 
 def test_the_template_takes_129_tokens_and_each_word_of_a_caption_one(tmp_path):
