@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -148,17 +149,35 @@ def test_more_available_memory_never_gives_a_smaller_budget(total: int, availabl
     ("text", "size"),
     [
         ("60GiB", 60 << 30), ("32GB", 32_000_000_000), ("16g", 16 << 30), ("1.5 TiB", 3 << 39), ("512M", 512 << 20),
-        ("4096", 4096), ("0.5kib", 512), (7, 7),
+        ("1048576", 1 << 20), ("0.5kib", 512), (7, 7), ("7b", 7),
     ],
 )  # fmt: skip
 def test_sizes_people_write(text: str | int, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "0", "60 gigs", "1e9", "nan", "60GiB60", True])
+@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "0", "60 gigs", "1e9", "nan", "60GiB60", True, "9" * 5000])
 def test_sizes_that_are_none_are_refused_by_name(text: str) -> None:
     with pytest.raises(RequestError, match="ram="):
         parse_bytes(text, "ram")
+
+
+@pytest.mark.parametrize(
+    ("text", "guess"), [("16", "16GiB?"), ("1.5", "1.5GiB?"), ("65536", "65536MiB?"), ("1048575", "1048575MiB?")]
+)
+def test_a_small_number_of_bytes_lacks_its_unit(text: str, guess: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(f"vram={text}: lacks its unit: {guess}")):
+        parse_bytes(text, "vram")
+
+
+@pytest.mark.parametrize(
+    ("text", "guess"),
+    [("7", "7GB/s?"), ("3.5", "3.5GB/s?"), ("99.5/s", "99.5GB/s?"), ("550", "550MB/s?")],
+)
+def test_a_small_speed_lacks_its_unit(text: str, guess: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(f"disk_speed={text}: lacks its unit: {guess}")):
+        parse_speed(text)
+    assert parse_speed(7) == 7 and parse_speed("7000000000") == 7_000_000_000
 
 
 def test_speeds() -> None:

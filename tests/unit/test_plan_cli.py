@@ -33,7 +33,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.err
 
 
-REFERENCE = ("--checkpoint", "pro-distill", "--device-preset", "rtx-5090", "--ram", "60GiB", "--disk-speed", "3.5GB/s")
+CARD = ("--checkpoint", "pro-distill", "--device-preset", "rtx-5090")
+REFERENCE = (*CARD, "--ram", "60GiB", "--disk-speed", "3.5GB/s")
 
 
 def test_the_table_says_what_lives_where_and_how_long_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +82,32 @@ def test_this_machine_and_the_demo_are_the_default(capsys: pytest.CaptureFixture
         (("--checkpoint", "pro", "--device-preset", "h200", "--ram", "much"), "ram=much"),
         (("--checkpoint", "pro", "--device-preset", "h200", "--size", "865x480"), "864x480"),
         (("--checkpoint", "nowhere"), "nowhere"),
+        ((*CARD, "--disk-speed", "7"), "disk_speed=7: lacks its unit: 7GB/s?"),
+        ((*CARD, "--vram", "16"), "vram=16: lacks its unit: 16GiB?"),
+        ((*CARD, "--ram", "64"), "ram=64: lacks its unit: 64GiB?"),
+        ((*CARD, "--ram", ""), "ram=: must be a size above zero"),
+        ((*CARD, "--ram", "2GiB"), "ram=2.0 GiB: must be more than the 2.5 GiB"),
+        ((*CARD, "--workers", "0"), "workers=0: must be a whole number from 1"),
+        ((*CARD, "--workers=-1"), "workers=-1: must be a whole number from 1"),
+        ((*CARD, "--seconds", "5", "--frames", "9"), "seconds=5.0: cannot be given together with --frames 9"),
+        ((*CARD, "--frames", "1.5"), "'1.5' is no whole number"),
+        ((*CARD, "--steps", "1.9"), "'1.9' is no whole number"),
+        ((*CARD, "--device", "cpu"), "device=cpu: cannot be given together with --device-preset rtx-5090"),
     ],
 )
 def test_refusals_are_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], sentence: str) -> None:
     assert sentence in refused(capsys, *arguments)
+
+
+def test_what_a_request_warns_of_is_among_the_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = "num_frames=120 is not 4k+1: 121 frames are made"
+    assert f"note: {sentence}" in run(capsys, *REFERENCE, "--frames", "120")
+    assert sentence in json.loads(run(capsys, *REFERENCE, "--frames", "120", "--json"))["warnings"]
+
+
+def test_a_card_that_is_not_there_is_no_programming_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yellowsound.memory.probe.card_of_driver", lambda index: None)
+    told = refused(capsys, "--device", "cuda")
+    assert told.startswith("yellowsound: device=cuda: this machine's driver shows no NVIDIA card; --device-preset")

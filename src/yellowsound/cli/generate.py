@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from yellowsound.cli.display import choose
 from yellowsound.cli.making import Output, cancel_on_interrupt, closing_display, load_engine, make_clip, print_result
+from yellowsound.cli.options import Whole, frame_count, sides
 from yellowsound.recipe import find_recipe
-from yellowsound.request import ClipRequest, RequestError, frames_for_seconds, parse_size
-
-if TYPE_CHECKING:
-    from cyclopts import Token
-
-
-def _whole(_: object, tokens: Sequence[Token]) -> int:
-    """Digits as a whole number; cyclopts itself would cut 1.5 down to 1 without a word."""
-    text = tokens[0].value
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no whole number") from None
-
-
-Whole = Annotated[int, Parameter(converter=_whole)]
+from yellowsound.request import ClipRequest, RequestError
 
 
 def generate(
@@ -120,13 +105,13 @@ def generate(
     fields: dict[str, Any] = {
         "image": image,
         "negative_prompt": negative,
-        "num_frames": _frame_count(frames, seconds),
+        "num_frames": frame_count(frames, seconds),
         "num_inference_steps": steps,
         "guidance_scale": guidance,
         "seed": seed,
         "sample_audio": audio,
         "expand_prompt": expand_prompt,
-        **_sides(size),
+        **sides(size),
     }
     engine_options: dict[str, Any] = {
         "checkpoint": checkpoint,
@@ -154,16 +139,3 @@ def generate(
     with cancel_on_interrupt() as cancel, closing_display(output.display):
         engine = load_engine(engine_options)
         print_result(make_clip(engine, request, output.path_for(request), output, cancel), output)
-
-
-def _frame_count(frames: int | None, seconds: float | None) -> int | None:
-    if frames is not None and seconds is not None:
-        raise RequestError("seconds", seconds, f"cannot be given together with --frames {frames}")
-    return frames if seconds is None else frames_for_seconds(seconds)
-
-
-def _sides(size: str | None) -> dict[str, int]:
-    if size is None:
-        return {}
-    width, height = parse_size(size)
-    return {"width": width, "height": height}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from yellowsound.request import ClipRequest, Defaults, Variant, frames_for_seconds, parse_size
+from yellowsound.cli.options import Whole, frame_count, sides
+from yellowsound.request import ClipRequest, Defaults, RequestError, Variant
 
 if TYPE_CHECKING:
     from yellowsound.memory.machine import Machine
@@ -22,16 +24,16 @@ def plan(
     ram: str | None = None,
     disk_speed: str | None = None,
     size: str | None = None,
-    frames: int | None = None,
+    frames: Whole | None = None,
     seconds: float | None = None,
-    steps: int | None = None,
+    steps: Whole | None = None,
     guidance: float | None = None,
     image: Annotated[bool, Parameter(negative="")] = False,
     expand_prompt: Annotated[bool, Parameter(negative="")] = False,
     offload: Literal["auto", "none", "module", "block"] = "auto",
     device: Literal["auto", "cpu", "cuda"] = "auto",
     dtype: Literal["auto", "bfloat16", "float32"] = "auto",
-    workers: int = 1,
+    workers: Whole = 1,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Say what lives where on a machine, what every stage needs, and how long a clip takes.
@@ -45,13 +47,13 @@ def plan(
     vram
         Most of the card that may be taken, such as 16GiB.
     ram
-        Host memory, such as 60GiB: with a preset what the host has, otherwise the most that may be taken.
+        Memory of the whole host, such as 60GiB: with a preset what it has, otherwise the most that may be taken.
     disk_speed
         What the disk with the weights reads, such as 3.5GB/s.
     size
         WIDTHxHEIGHT in pixels. Default: the checkpoint's, 864x480.
     frames
-        Number of frames, 4k+1. Default: the checkpoint's, 121.
+        Number of frames, 4k+1 (others are rounded). Default: the checkpoint's, 121.
     seconds
         Length instead of --frames.
     steps
@@ -69,7 +71,7 @@ def plan(
     dtype
         auto is bfloat16 on a card and float32 on a processor.
     workers
-        How many workers share the host.
+        How many workers share the host, from 1.
     json
         One JSON document on stdout and nothing else there.
     """
@@ -77,27 +79,32 @@ def plan(
     from yellowsound.memory.budget import parse_bytes, parse_speed
     from yellowsound.memory.peaks import load_peaks
 
-    ram_bytes = parse_bytes(ram, "ram") if ram else None
-    speed = parse_speed(disk_speed) if disk_speed else None
+    vram_bytes, ram_bytes = (
+        None if text is None else parse_bytes(text, name) for name, text in (("vram", vram), ("ram", ram))
+    )
+    speed = None if disk_speed is None else parse_speed(disk_speed)
+    fields: dict[str, Any] = {
+        "num_inference_steps": steps,
+        "guidance_scale": guidance,
+        "num_frames": frame_count(frames, seconds),
+        "image": "picture" if image else None,
+        **sides(size),
+    }
     machine = find_machine(device_preset, ram_bytes, speed, device, workers)
     run_dtype: Dtype = dtype if dtype != "auto" else ("bfloat16" if machine.device == "cuda" else "float32")
     model, defaults = describe_checkpoint(checkpoint, run_dtype)
-    fields: dict[str, Any] = {"num_inference_steps": steps, "guidance_scale": guidance, "num_frames": frames}
-    if seconds is not None:
-        fields["num_frames"] = frames_for_seconds(seconds)
-    if size is not None:
-        fields["width"], fields["height"] = parse_size(size)
-    request = ClipRequest(prompt="plan", image="picture" if image else None, **fields).resolve(defaults)
+    request = ClipRequest(prompt="plan", **fields).resolve(defaults)
     found = planning.plan(
         machine,
         model,
         planning.Geometry.of(request, run_dtype),
-        vram_bytes=parse_bytes(vram, "vram") if vram else None,
-        ram_bytes=None if device_preset else ram_bytes,
+        vram_bytes=vram_bytes,
+        ram_bytes=None if device_preset or ram_bytes is None else ram_bytes // workers,
         offload=offload,
         expand=expand_prompt,
         peaks=load_peaks(card=machine.name),
     )
+    found = replace(found, warnings=(*found.warnings, *request.warnings))
     if json:
         import json as json_module
 
@@ -111,22 +118,39 @@ def plan(
 def find_machine(
     preset: str | None, ram_bytes: int | None, disk_speed: float | None, device: str = "auto", workers: int = 1
 ) -> Machine:
-    """The machine to plan for: a preset with a host of ``ram_bytes``, or this one."""
-    if preset is not None:
-        from yellowsound.presets import load_device
+    """The machine to plan for, as one of ``workers`` may use it: a preset with a host of ``ram_bytes``, or this one.
 
-        machine = load_device(preset).machine(ram_bytes, disk_speed)
-        return machine.for_one_of(workers) if workers > 1 else machine
+    Raises RequestError where the options contradict each other or this machine.
+    """
+    if workers < 1:
+        raise RequestError("workers", workers, "must be a whole number from 1", 1)
+    if preset is not None:
+        return _preset_machine(preset, ram_bytes, disk_speed, device).for_one_of(workers)
     from yellowsound.memory.probe import this_machine
     from yellowsound.memory.speeds import recall_speeds, with_measured
 
-    found = recall_speeds(this_machine(cpu=device == "cpu"))
+    found = this_machine(cpu=device == "cpu")
+    if device == "cuda" and found.device != "cuda":
+        raise RequestError("device", device, "this machine's driver shows no NVIDIA card; --device-preset names one")
+    found = recall_speeds(found)
     if disk_speed is not None:
         found = with_measured(found, disk=disk_speed)
-    found = found.for_one_of(workers) if workers > 1 else found
-    if device == "cuda" and found.device != "cuda":
-        raise ValueError("device=cuda: this machine has no NVIDIA card that its driver shows; use --device-preset")
-    return found
+    return found.for_one_of(workers)
+
+
+def _preset_machine(preset: str, ram_bytes: int | None, disk_speed: float | None, device: str) -> Machine:
+    from yellowsound.memory.budget import SYSTEM_BYTES, format_bytes
+    from yellowsound.presets import load_device
+
+    if device == "cpu":
+        raise RequestError("device", device, f"cannot be given together with --device-preset {preset}, which is a card")
+    machine = load_device(preset).machine(ram_bytes, disk_speed)
+    if machine.ram_available_bytes <= 0:
+        size = format_bytes(machine.ram_total_bytes)
+        raise RequestError(
+            "ram", size, f"must be more than the {format_bytes(SYSTEM_BYTES)} that a system takes itself"
+        )
+    return machine
 
 
 def describe_checkpoint(name: str, dtype: Dtype) -> tuple[ModelDescription, Defaults]:

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path, PurePosixPath
 
 from yellowsound.request import RequestError
@@ -16,35 +17,51 @@ from yellowsound.request import RequestError
 GIB = 1 << 30
 RESERVE_BYTES = 4 * GIB
 RESERVE_SHARE = 0.08
+LEAST_BARE_NUMBER = 1 << 20  # smaller ones are gigabytes or megabytes whose unit was forgotten
 SYSTEM_BYTES = int(2.5 * GIB)  # what an idle desktop holds, where nothing can be asked
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _UNITS |= {f"{p}ib": 1 << s for p, s in zip("kmgt", (10, 20, 30, 40), strict=True)}
 _UNITS |= {f"{p}b": 1000**s for p, s in zip("kmgt", (1, 2, 3, 4), strict=True)}
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]*)\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 def parse_bytes(text: str | int, field: str = "size") -> int:
     """``"60GiB"`` or ``"32GB"`` as bytes: GiB is 2**30, GB is 10**9, a bare G is GiB, a bare number is bytes.
 
-    Raises RequestError naming ``field``.
+    Raises RequestError naming ``field``; also for bare digits under 1 MiB, which lack their unit. An int is bytes.
     """
-    if isinstance(text, int) and not isinstance(text, bool) and text > 0:
-        return text
-    match = _SIZE.fullmatch(text) if isinstance(text, str) else None
-    factor = _UNITS.get(match[2].lower()) if match else None
-    size = int(float(match[1]) * factor) if match and factor else 0
-    if size <= 0:
-        raise RequestError(field, text, "must be a size above zero such as 60GiB or 32GB")
-    return size
+    try:
+        size, bare = _parse(text)
+    except ValueError:
+        raise RequestError(field, text, "must be a size above zero such as 60GiB or 32GB") from None
+    if bare and size < LEAST_BARE_NUMBER:
+        raise RequestError(field, text, f"lacks its unit: {bare}{'GiB' if size < 1024 else 'MiB'}?")
+    return int(size)
 
 
 def parse_speed(text: str | int, field: str = "disk_speed") -> int:
-    """``"3.5GB/s"`` (``/s`` may be left out) as bytes a second. Raises RequestError."""
+    """``"3.5GB/s"`` (``/s`` may be left out) as bytes a second. Raises RequestError as parse_bytes does."""
     try:
-        return parse_bytes(text.removesuffix("/s") if isinstance(text, str) else text, field)
-    except RequestError:
+        speed, bare = _parse(text.strip().removesuffix("/s") if isinstance(text, str) else text)
+    except ValueError:
         raise RequestError(field, text, "must be a speed above zero such as 3.5GB/s") from None
+    if bare and speed < LEAST_BARE_NUMBER:
+        raise RequestError(field, text, f"lacks its unit: {bare}{'GB/s' if speed < 100 else 'MB/s'}?")
+    return int(speed)
+
+
+def _parse(text: str | int) -> tuple[Fraction, str]:
+    """The amount, and its digits where they came without a unit. Raises ValueError."""
+    if isinstance(text, int) and not isinstance(text, bool) and text > 0:
+        return Fraction(text), ""
+    match = _SIZE.fullmatch(text) if isinstance(text, str) else None
+    if match is None or match[2].lower() not in _UNITS:
+        raise ValueError(text)
+    amount = Fraction(match[1]) * _UNITS[match[2].lower()]
+    if amount < (1 if match[2] else Fraction(1, 1000)):
+        raise ValueError(text)
+    return amount, "" if match[2] else match[1]
 
 
 def format_bytes(size: int) -> str:
