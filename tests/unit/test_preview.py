@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from yellowsound.stages.preview import PreviewMap, fit_rgb_map, strip_of
 
@@ -47,6 +48,34 @@ def test_the_map_is_kept_and_a_damaged_one_is_forgotten(tmp_path: Path) -> None:
     kept = PreviewMap("vae", tmp_path).value
     assert kept is not None and np.array_equal(kept, first.value)
     (tmp_path / "vae.npy").write_bytes(b"damage")
+    assert PreviewMap("vae", tmp_path).value is None
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        np.zeros(3),
+        np.zeros((17, 3)),
+        np.zeros((17, 4), np.float32),
+        np.zeros((1, 17, 3), np.float32),
+        np.full((17, 3), np.nan, np.float32),
+        np.zeros((12, 3), np.float32),
+    ],
+    ids=["one row", "float64", "four colours", "three axes", "not finite", "other channels"],
+)
+def test_a_map_of_another_kind_is_replaced(tmp_path: Path, kept: np.ndarray) -> None:
+    np.save(tmp_path / "vae.npy", kept)
+    found = PreviewMap("vae", tmp_path)
+    grey, _ = strip_of(latents(6), found.value)
+    assert np.array_equal(grey, strip_of(latents(6), None)[0])
+    found.learn(latents(6), decoded_by(np.full((17, 3), 0.01, np.float32), latents(6)))
+    again = PreviewMap("vae", tmp_path).value
+    assert again is not None and again.shape == (17, 3) and np.array_equal(again, found.value)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x93NUMPY", b"PK\x05\x06" + bytes(18)], ids=["empty", "cut", "archive"])
+def test_what_numpy_cannot_read_counts_as_none(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "vae.npy").write_bytes(damage)
     assert PreviewMap("vae", tmp_path).value is None
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load, save_file
 
 from yellowsound.stages import text_store
 from yellowsound.stages.text import TextEmbeds
@@ -42,6 +43,37 @@ def test_a_damaged_file_counts_as_none(tmp_path: Path) -> None:
     TextStore("qwen", CPU, torch.float32, tmp_path).put("a cat", embeds(1))
     [file] = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:40])
+    assert TextStore("qwen", CPU, torch.float32, tmp_path).get("a cat") is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"tokens": torch.zeros(1, 3, 5), "pooled": torch.zeros(2)},
+        {"tokens": torch.zeros(1, 6, 8)},
+        {"pooled": torch.zeros(1, 4, dtype=torch.float16)},
+        {"mask": torch.ones(1, 6, dtype=torch.bool)},
+        {"tokens": torch.full((1, 6, 8), torch.nan)},
+        {"more": torch.zeros(1)},
+        {"sha256": torch.zeros(())},
+    ],
+    ids=["shapes", "values", "dtype", "mask", "not a number", "name", "hash"],
+)
+def test_tensors_that_were_not_kept_are_encoded_anew(tmp_path: Path, damage: dict[str, torch.Tensor]) -> None:
+    TextStore("qwen", CPU, torch.float32, tmp_path).put("a cat", embeds(1))
+    [file] = tmp_path.iterdir()
+    save_file({**load(file.read_bytes()), **damage}, file)
+    store = TextStore("qwen", CPU, torch.float32, tmp_path)
+    assert store.get("a cat") is None
+    store.put("a cat", embeds(1))
+    found = TextStore("qwen", CPU, torch.float32, tmp_path).get("a cat")
+    assert found is not None and torch.equal(found.tokens, embeds(1).tokens)
+
+
+def test_tensors_without_a_hash_count_as_none(tmp_path: Path) -> None:
+    TextStore("qwen", CPU, torch.float32, tmp_path).put("a cat", embeds(1))
+    [file] = tmp_path.iterdir()
+    save_file({"tokens": torch.zeros(1, 3, 5), "pooled": torch.zeros(2)}, file)
     assert TextStore("qwen", CPU, torch.float32, tmp_path).get("a cat") is None
 
 

@@ -24,7 +24,7 @@ CHECKPOINT = Path(__file__).parent / "checkpoint"
 def folder(flavour: Flavour = "piflow", *, source: Path = CHECKPOINT, cache: Path | None = None) -> Path:
     """A complete Diffusers folder of the demo checkpoint; made on first use (about 12 MB), then reused.
 
-    What is reused has been compared with the package, byte for byte (10 ms); a damaged file is replaced.
+    What is reused has been compared with the package, byte for byte; a damaged file is replaced.
     source: folder with ``common`` and one folder a flavour. cache: where to put it; the user's cache folder by
     default, a folder among the temporary files where that is read-only or full. Raises ValueError for an unknown
     flavour, OSError where neither place holds it.

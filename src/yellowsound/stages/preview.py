@@ -22,10 +22,14 @@ STRIP_FRAMES = 4
 
 
 def strip_of(video_x0: Floats, rgb_map: Floats | None, frames: int = STRIP_FRAMES) -> tuple[Pixels, int]:
-    """Evenly spaced latent frames (T, h, w, C) as one strip uint8 (h, n * w, 3), and n."""
+    """Evenly spaced latent frames (T, h, w, C) as one strip uint8 (h, n * w, 3), and n.
+
+    rgb_map: from ``fit_rgb_map``; the strip is grey without one, and with one of another number of channels.
+    """
     total = video_x0.shape[0]
     picked = np.unique(np.linspace(0, total - 1, min(frames, total)).round().astype(int))
-    pictures = _grey(video_x0[picked]) if rgb_map is None else _colour(video_x0[picked], rgb_map)
+    fitting = rgb_map if _fits(rgb_map, video_x0) else None
+    pictures = _grey(video_x0[picked]) if fitting is None else _colour(video_x0[picked], fitting)
     strip = np.nan_to_num(np.concatenate(list(pictures), axis=1))
     return np.ascontiguousarray((strip.clip(0, 1) * 255).round().astype(np.uint8)), len(picked)
 
@@ -43,6 +47,10 @@ def fit_rgb_map(video: Floats, frames: Pixels) -> Floats:
     solution, *_ = np.linalg.lstsq(source, target, rcond=None)
     fitted: Floats = solution.astype(np.float32)
     return fitted
+
+
+def _fits(rgb_map: Floats | None, video: Floats) -> bool:
+    return rgb_map is not None and len(rgb_map) == video.shape[-1] + 1
 
 
 def _colour(video: Floats, rgb_map: Floats) -> Floats:
@@ -71,18 +79,25 @@ class PreviewMap:
     value: Floats | None = None
 
     def __post_init__(self) -> None:
-        try:
-            if self.folder is not None and (self.folder / f"{self.key}.npy").is_file():
-                self.value = np.load(self.folder / f"{self.key}.npy", allow_pickle=False)
-        except (OSError, ValueError):  # a damaged cache is as good as none
-            self.value = None
+        if self.folder is not None:
+            self.value = _read(self.folder / f"{self.key}.npy")
 
     def learn(self, video: Floats, frames: Pixels) -> None:
         """Fit from a finished clip, once; a folder that cannot be written keeps the map for this process only."""
-        if self.value is not None:
+        if _fits(self.value, video):
             return
         self.value = fit_rgb_map(video, frames)
         if self.folder is not None:
             buffer = io.BytesIO()
             np.save(buffer, self.value, allow_pickle=False)
             write_whole(self.folder / f"{self.key}.npy", buffer.getvalue())
+
+
+def _read(file: Path) -> Floats | None:
+    """The kept map, finite float32 (C + 1, 3), or None: a damaged file is as good as none."""
+    try:
+        kept = np.load(file, allow_pickle=False)
+    except Exception:  # numpy has many errors for files that are not what they were
+        return None
+    is_map = isinstance(kept, np.ndarray) and kept.dtype == np.float32 and kept.ndim == 2 and kept.shape[1] == 3
+    return kept if is_map and np.isfinite(kept).all() else None

@@ -1,7 +1,8 @@
 """Encoded prompts, kept: a known prompt never loads the 16.6 GB encoder again.
 
 The key is everything the numbers depend on (encoder weights, template, prompt, device, dtype, library versions), so a
-stored embedding has the bits that encoding would give.
+stored embedding has the bits that encoding would give. Each file holds the hash of its tensors, so that one that is
+damaged, or written by something else, counts as none.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import hashlib
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from torch import Tensor
 
 from yellowsound.cache import cache_folder, keep_newest, write_whole
 from yellowsound.stages.text import TextEmbeds, prompt_template
@@ -40,7 +41,7 @@ class TextStore:
                 path = self.folder / f"{key}.safetensors"
                 self._remember(key, _unpack(load(path.read_bytes())))
                 path.touch()
-            except (OSError, SafetensorError, KeyError):
+            except (OSError, SafetensorError, KeyError, ValueError):
                 return None
         return self._memory.get(key)
 
@@ -63,10 +64,25 @@ class TextStore:
         return hashlib.sha256("\0".join(facts).encode()).hexdigest()
 
 
-def _pack(text: TextEmbeds) -> dict[str, torch.Tensor]:
+def _pack(text: TextEmbeds) -> dict[str, Tensor]:
     packed = {"tokens": text.tokens.contiguous(), "pooled": text.pooled.contiguous()}
-    return packed if text.mask is None else {**packed, "mask": text.mask.contiguous()}
+    if text.mask is not None:
+        packed["mask"] = text.mask.contiguous()
+    return {**packed, "sha256": _digest(packed)}
 
 
-def _unpack(tensors: dict[str, Any]) -> TextEmbeds:
+def _unpack(tensors: dict[str, Tensor]) -> TextEmbeds:
+    """What was packed. Raises KeyError for a missing tensor, ValueError for others than were packed."""
+    digest = tensors.pop("sha256")
+    if not digest.equal(_digest(tensors)):
+        raise ValueError("the tensors are not those that were kept")
     return TextEmbeds(tensors["tokens"], tensors["pooled"], tensors.get("mask"))
+
+
+def _digest(tensors: dict[str, Tensor]) -> Tensor:
+    """SHA-256 over names, dtypes, shapes and bytes, as uint8 (32,)."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return torch.tensor(list(digest.digest()), dtype=torch.uint8)
