@@ -26,7 +26,10 @@ def clip_metadata(
     plan: Plan,
     loras: Sequence[Lora],
 ) -> dict[str, Any]:
-    """Request, checkpoint, recipe with its level, machine facts, seconds by stage and warnings, as plain values."""
+    """Request, checkpoint, recipe with its level, machine facts, seconds by stage and warnings, as plain values.
+
+    Seconds and peaks are those so far; a file that is written while its clip is made leaves them out.
+    """
     return {
         **request.to_json(),
         "checkpoint": checkpoint.name,

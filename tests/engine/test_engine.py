@@ -152,6 +152,15 @@ def test_the_file_carries_its_request(engine: Engine, tmp_path: Path) -> None:
     assert kept["level"] == "exact" and kept["checkpoint"] and kept["versions"]["diffusers"]
 
 
+def test_a_file_written_beside_its_clip_leaves_out_what_is_not_over(engine: Engine, tmp_path: Path) -> None:
+    clip = engine.generate(ClipRequest(**SMALL), out=tmp_path / "clip.mp4")
+    measured = {"seconds", "peak_vram_bytes", "peak_ram_bytes"}
+    assert {"denoise", "decode", "mux"} <= set(clip.metadata["seconds"])
+    assert read_metadata(tmp_path / "clip.mp4") == {k: v for k, v in clip.metadata.items() if k not in measured}
+    clip.save(tmp_path / "saved.mp4")
+    assert read_metadata(tmp_path / "saved.mp4") == clip.metadata
+
+
 def test_a_taken_name_is_refused_before_any_work(engine: Engine, tmp_path: Path) -> None:
     path = tmp_path / "clip.mp4"
     path.write_bytes(b"mine")

@@ -13,6 +13,8 @@ from yellowsound.request import ClipRequest
 from yellowsound.stages.mux import Mp4Writer, check_destination
 from yellowsound.stages.soundtrack import check_level
 
+UNFINISHED = ("seconds", "peak_vram_bytes", "peak_ram_bytes")  # of the metadata, while frames are still to come
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
@@ -35,7 +37,11 @@ class Delivery:
         sample_rate_hz: int,
         metadata: dict[str, Any],
     ) -> Mp4Writer:
-        """A writer that already holds the sound and takes frames as they arrive."""
+        """A writer that already holds the sound and takes frames as they arrive.
+
+        ``metadata`` goes into the file but for seconds and peaks: neither decoding nor muxing is over, so they would
+        say too little. The returned clip's metadata has them.
+        """
         assert self.path is not None
         assert request.width and request.height and request.num_frames and request.frame_rate
         writer = Mp4Writer(
@@ -45,7 +51,7 @@ class Delivery:
             num_frames=request.num_frames,
             frame_rate=request.frame_rate,
             sample_rate=None if waveform is None else sample_rate_hz,
-            metadata=metadata,
+            metadata={name: value for name, value in metadata.items() if name not in UNFINISHED},
             overwrite=self.overwrite,
             audio_level=self.audio_level,
         )
