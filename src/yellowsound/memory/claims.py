@@ -42,12 +42,13 @@ class Ring:
 class Claims:
     """Bytes that are taken before any home."""
 
-    resident: int  # always on the device: the transformer outside its blocks, results that live there
+    resident: int  # always on the device: the transformer outside its blocks, results that live there, LoRA files
     stages: Mapping[StageName, int]  # what each stage needs on the device besides
     results: int  # hoisted results of all steps and branches
     results_home: Home
     upload: int  # of those, what one step brings to the device; 0 where they live there
     host: int  # process, encoder, finished frames, the text encoder's ring, results that live in host memory
+    loras: int = 0  # of what is resident: factors of LoRA files and the room to merge them
 
     @property
     def largest(self) -> tuple[StageName, int]:
@@ -83,7 +84,9 @@ def host_budget(machine: Machine, caps: Caps) -> int:
     return budget if caps.ram_bytes is None else min(budget, caps.ram_bytes)
 
 
-def claims_of(model: ModelDescription, geometry: Geometry, decode: Decode, peaks: Peaks, device: str) -> Claims:
+def claims_of(
+    model: ModelDescription, geometry: Geometry, decode: Decode, peaks: Peaks, device: str, lora_bytes: int = 0
+) -> Claims:
     """What every stage needs on the device and in host memory, homes left out."""
     results, upload = hoisted_results(model, geometry)
     home = Home.VRAM if device == "cuda" and results <= RESULTS_ON_DEVICE_BYTES else Home.RAM
@@ -105,10 +108,10 @@ def claims_of(model: ModelDescription, geometry: Geometry, decode: Decode, peaks
     if geometry.tail:
         stages["image"] = video + peak("image")
     frames = geometry.frames * geometry.height * geometry.width * 3
-    resident = device_bytes(model.of("transformer", "rest")) + (results if home is Home.VRAM else 0)
+    resident = device_bytes(model.of("transformer", "rest")) + (results if home is Home.VRAM else 0) + lora_bytes
     second_ring = ring_size(model).bytes if layers else 0  # the text encoder's own conveyor stays alive
     host = PROCESS_BYTES[device] + ENCODER_BYTES + frames + second_ring + (0 if home is Home.VRAM else results)
-    return Claims(resident, stages, results, home, upload, host)
+    return Claims(resident, stages, results, home, upload, host, lora_bytes)
 
 
 def hoisted_results(model: ModelDescription, geometry: Geometry) -> tuple[int, int]:
@@ -122,14 +125,20 @@ def hoisted_results(model: ModelDescription, geometry: Geometry) -> tuple[int, i
 
 
 def choose_decode(
-    machine: Machine, model: ModelDescription, geometry: Geometry, caps: Caps, offload: Offload, peaks: Peaks
+    machine: Machine,
+    model: ModelDescription,
+    geometry: Geometry,
+    caps: Caps,
+    offload: Offload,
+    peaks: Peaks,
+    lora_bytes: int = 0,
 ) -> Decode:
     """``whole`` where the card holds it besides all that would live there, else ``tiled``.
 
     Both are diffusers' own, with different pixels: so this looks at the card's size (or the cap) and at shipped or
     computed peaks only, never at what happens to be free or what was measured here.
     """
-    claims = claims_of(model, geometry, "whole", peaks.without_records(), machine.device)
+    claims = claims_of(model, geometry, "whole", peaks.without_records(), machine.device, lora_bytes)
     lived = {"block": (), "none": model.units}.get(offload, model.blocks)
     blocks = device_bytes(lived)
     slots = 2 * largest(model.of("transformer"), "slot_bytes")

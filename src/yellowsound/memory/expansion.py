@@ -49,7 +49,7 @@ def plan_expansion(
     layer, slot = largest(layers, "device_bytes"), largest(layers, "slot_bytes")
     cache = model.text_layers_kv_bytes * (geometry.text_tokens + 2 * USUAL_TOKENS)
     fixed = device_bytes((*model.of("text_encoder", "rest", "vision", "head"), *model.of("transformer", "rest")))
-    fixed += computed_peak("text", model, geometry) + cache
+    fixed += computed_peak("text", model, geometry) + cache + layout.claims.loras
     budget = device_budget(machine, caps)
     host = host_budget(machine, caps) - layout.claims.host - layout.ring.bytes
     if machine.device == "cpu":

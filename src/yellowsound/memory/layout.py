@@ -72,10 +72,11 @@ def lay_out(
     caps: Caps,
     offload: Offload,
     peaks: Peaks,
+    lora_bytes: int = 0,
 ) -> Layout:
     """Divide the memory of a machine. Raises PlanError where even the smallest division does not fit."""
-    decode = choose_decode(machine, model, geometry, caps, offload, peaks)
-    claims = claims_of(model, geometry, decode, peaks, machine.device)
+    decode = choose_decode(machine, model, geometry, caps, offload, peaks, lora_bytes)
+    claims = claims_of(model, geometry, decode, peaks, machine.device, lora_bytes)
     ring = ring_size(model)
     host = host_budget(machine, caps)
     host_room = host - claims.host - ring.bytes

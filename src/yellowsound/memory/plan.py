@@ -138,15 +138,17 @@ def plan(
     offload: Offload = "auto",
     expand: bool = False,
     peaks: Peaks | None = None,
+    lora_bytes: int = 0,
 ) -> Plan:
     """Decide where every unit lives and what to expect. Raises PlanError if it cannot fit.
 
     vram_bytes, ram_bytes: the most that yellowsound may take. offload: ``none`` keeps all parts on the device,
     ``module`` the transformer whole with the other parts by turns, ``block`` streams every block, ``auto`` chooses.
     expand: the prompt is expanded first. peaks: measured activation peaks (peaks.load_peaks); formulas without.
+    lora_bytes: what merging LoRA files holds on the device at all times (lora.lora_bytes).
     """
     caps, known, allowed = Caps(vram_bytes, ram_bytes), peaks or Peaks(), recipe or Recipe()
-    layout = lay_out(machine, model, geometry, caps, offload, known)
+    layout = lay_out(machine, model, geometry, caps, offload, known, lora_bytes)
     expansion = plan_expansion(machine, model, geometry, caps, layout) if expand else None
     given_up = expansion is not None and expansion.empties_vram, expansion is not None and expansion.empties_ram
     laps = timing.laps(machine, model, geometry, layout, *given_up)
