@@ -19,7 +19,7 @@ from yellowsound.checkpoint import Checkpoint
 from yellowsound.events import Replanned
 from yellowsound.memory.claims import CONTEXT_BYTES
 from yellowsound.memory.geometry import Geometry, Offload
-from yellowsound.memory.lora import Lora
+from yellowsound.memory.lora import Lora, lora_bytes
 from yellowsound.memory.machine import Machine
 from yellowsound.memory.peaks import Peaks, PeakStage, load_peaks, record_peak
 from yellowsound.memory.pinned import hides_its_pin_limit
@@ -50,7 +50,8 @@ class Residency:
     """The machine as it was before anything was loaded, and what is loaded on it.
 
     peaks: as known when the process began; what its own clips measure is for the next one, since weights would have to
-    move for it.
+    move for it. lora_bytes: what merging the LoRA files holds on the device.
+    Raises LoraError for files that do not fit.
     """
 
     checkpoint: Checkpoint
@@ -61,6 +62,7 @@ class Residency:
     machine: Machine = field(init=False)
     model: ModelDescription = field(init=False)
     peaks: Peaks = field(init=False)
+    lora_bytes: int = field(init=False)
     models: Models = field(init=False)
     current: Plan | None = None
 
@@ -71,6 +73,7 @@ class Residency:
         if self.device.type == "cuda" and self.limits.vram_bytes is not None:
             _cap_allocator(self.device, self.limits.vram_bytes)
         self.model = describe(self.checkpoint, DTYPE_WORDS[self.dtype])
+        self.lora_bytes = lora_bytes(self.limits.loras, self.checkpoint, self.dtype, self.device)
         self.models = Models(self.checkpoint, self.device, self.dtype)
 
     def plan(self, request: ClipRequest) -> Plan:
@@ -85,6 +88,7 @@ class Residency:
             offload=self.limits.offload,
             expand=request.expand_prompt,
             peaks=self.peaks,
+            lora_bytes=self.lora_bytes,
         )
 
     def settle(self, request: ClipRequest, run: Run) -> Plan:
