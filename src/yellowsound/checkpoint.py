@@ -12,6 +12,7 @@ from typing import Any
 
 from yellowsound import checkpoint_files as files
 from yellowsound import checkpoint_fit as fit
+from yellowsound.checkpoint_identity import FileIdentity
 from yellowsound.request import Defaults, Variant
 from yellowsound.safetensors_header import CheckpointError, TensorEntry, read_json, refuse
 
@@ -37,7 +38,8 @@ _OWN_FILE = "yellowsound.json"
 class Component:
     """One part of the pipeline (``transformer``, ``vae``, ...): its folder, config and stored tensors.
 
-    Schedulers and tokenizers are components without tensors.
+    Schedulers and tokenizers are components without tensors. ``files`` are the weight files as they were when their
+    headers were read: every loading is held to them. They are empty for a part that only a manifest describes.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Component:
     class_name: str
     config: dict[str, Any]
     tensors: dict[str, TensorEntry]
+    files: tuple[FileIdentity, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -132,8 +135,8 @@ def _component(root: Path, name: str, class_name: str) -> Component:
     if name == "scheduler":
         return Component(name, folder, class_name, files.config(folder / "scheduler_config.json", class_name), {})
     config = files.config(folder / "config.json", class_name)
-    tensors = files.tensors(folder, files.weight_stem(name))
-    return Component(name, folder, class_name, config, tensors)
+    weights = files.weights(folder, files.weight_stem(name))
+    return Component(name, folder, class_name, config, weights.tensors, weights.files)
 
 
 def _count(tensor: TensorEntry) -> int:

@@ -6,9 +6,11 @@ Knows the Diffusers folder layout and the layouts people mistake for it; each mi
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from yellowsound.checkpoint_identity import FileIdentity
 from yellowsound.safetensors_header import (
     CheckpointError,
     TensorEntry,
@@ -26,6 +28,14 @@ _SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 WEIGHT_DTYPES = ("F32", "BF16", "F16")
 BUFFER_DTYPES = ("I64", "I32", "BOOL", "F64")
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A part's stored tensors by name, and the files they lie in as they were when their headers were read."""
+
+    tensors: dict[str, TensorEntry]
+    files: tuple[FileIdentity, ...]
 
 
 def model_index(root: Path, pipeline: str) -> dict[str, Any]:
@@ -64,15 +74,15 @@ def weight_stem(component: str) -> str:
     return "model" if component.startswith("text_encoder") else "diffusion_pytorch_model"
 
 
-def tensors(folder: Path, stem: str) -> dict[str, TensorEntry]:
+def weights(folder: Path, stem: str) -> Weights:
     """Every tensor of a part, from its single file or from all shards of its index. Raises CheckpointError."""
     single, index = folder / f"{stem}.safetensors", folder / f"{stem}.safetensors.index.json"
     if index.exists() and (single.exists() or single.is_symlink()):
         refuse(single, "both a single file and an index of shards", "one of them", "delete the one that is stale")
-    entries = _sharded(index, stem) if index.exists() else _single(single, stem)
-    for entry in entries.values():
+    found = _sharded(index, stem) if index.exists() else _single(single, stem)
+    for entry in found.tensors.values():
         _check_entry(entry)
-    return entries
+    return found
 
 
 def total_note(folder: Path, stem: str, entries: dict[str, TensorEntry]) -> str | None:
@@ -118,7 +128,7 @@ def is_native(names: list[str]) -> bool:
     return any(_NATIVE.search(name) for name in names)
 
 
-def _single(file: Path, stem: str) -> dict[str, TensorEntry]:
+def _single(file: Path, stem: str) -> Weights:
     if not file.exists() and not file.is_symlink():
         shards = sorted(p.name for p in file.parent.glob(f"{stem}*.safetensors") if _SHARD.search(p.name))
         if shards:
@@ -126,15 +136,17 @@ def _single(file: Path, stem: str) -> dict[str, TensorEntry]:
             refuse(index, f"nothing, but {len(shards)} shards", "the index that belongs to them", _WHOLE)
         if any(file.parent.glob("*.bin")):
             refuse(file, "only .bin weights", "safetensors", "use the safetensors files: others are never read")
-    return read_header(file)
+    identity, tensors = _verified(file)
+    return Weights(tensors, (identity,))
 
 
-def _sharded(index: Path, stem: str) -> dict[str, TensorEntry]:
+def _sharded(index: Path, stem: str) -> Weights:
     document = read_json(index)
     weight_map = document.get("weight_map")
     if not isinstance(weight_map, dict) or not all(_is_file_name(v) for v in weight_map.values()) or not weight_map:
         refuse(index, "no usable weight_map", "tensor names with file names", _WHOLE)
-    headers = {name: read_header(index.parent / name) for name in sorted(set(weight_map.values()))}
+    shards = {name: _verified(index.parent / name) for name in sorted(set(weight_map.values()))}
+    headers = {name: header for name, (_, header) in shards.items()}
     _check_all_shards_named(index, stem, set(headers))
     entries: dict[str, TensorEntry] = {}
     for shard, header in headers.items():
@@ -146,7 +158,13 @@ def _sharded(index: Path, stem: str) -> dict[str, TensorEntry]:
     for name, shard in weight_map.items():
         if name not in headers[shard]:
             refuse(index.parent / shard, f"no tensor {name}", f"it there as {index.name} says", _WHOLE)
-    return {name: entries[name] for name in weight_map}
+    return Weights({name: entries[name] for name in weight_map}, tuple(identity for identity, _ in shards.values()))
+
+
+def _verified(file: Path) -> tuple[FileIdentity, dict[str, TensorEntry]]:
+    """Identity first: what takes the file's place while its header is read is another file to every loading."""
+    check_not_pointer(file)
+    return FileIdentity.of(file), read_header(file)
 
 
 def _check_all_shards_named(index: Path, stem: str, named: set[str]) -> None:

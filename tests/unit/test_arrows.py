@@ -14,7 +14,8 @@ import yellowsound
 SRC = Path(yellowsound.__file__).parent
 
 # Each room may import from the rooms named; a module at the package's top is a room of its own.
-LOW = {"request", "recipe", "checkpoint", "checkpoint_files", "checkpoint_fit", "safetensors_header", "events", "cache"}
+CHECKPOINT = {"checkpoint", "checkpoint_files", "checkpoint_fit", "checkpoint_identity", "safetensors_header"}
+LOW = CHECKPOINT | {"request", "recipe", "events", "cache"}
 WEIGHTS = LOW | {"weights", "demo"}
 MEMORY = WEIGHTS | {"memory", "presets"}
 STAGES = MEMORY | {"speed", "stages", "clip"}

@@ -259,7 +259,8 @@ def test_shards(damaged: Path) -> None:
     shard(damaged)
     after = Checkpoint.open(damaged).components["transformer"]
     assert after.tensors.keys() == before.tensors.keys() and after.size_bytes == before.size_bytes
-    assert len({entry.file for entry in after.tensors.values()}) == 3
+    shards = {entry.file for entry in after.tensors.values()}
+    assert len(shards) == 3 and {identity.file for identity in after.files} == shards
 
 
 @pytest.mark.parametrize("extra", [-1000, 1000, None])

@@ -17,7 +17,6 @@ from yellowsound.memory.parts import (
     THREADS,
     build_empty,
     by_module_name,
-    files_of,
     put_tensors,
     read_tensors,
     take_tensors,
@@ -103,7 +102,7 @@ def load_part(
         wanted_dtype(component, dtype),
         home,
         device=device,
-        files=files_of(checkpoint, component),
+        files=checkpoint.components[component].files,
         folder=checkpoint.folder / component,
         report=report,
     )

@@ -18,7 +18,6 @@ from yellowsound.checkpoint import Checkpoint, CheckpointError, TensorEntry
 from yellowsound.memory.conveyor import Conveyor
 from yellowsound.memory.device import Device, Stream
 from yellowsound.memory.extents import Parcel
-from yellowsound.memory.identity import FileIdentity
 from yellowsound.memory.pinned import HostBlock
 from yellowsound.memory.reader import Reader, Report
 from yellowsound.memory.visit import NAMES_OF_DTYPES, HomeKind, views_of
@@ -49,15 +48,9 @@ def wanted_dtype(component: str, dtype: torch.dtype) -> Callable[[TensorEntry], 
     return lambda entry: loaded_dtype(component, entry.name, entry.dtype, name)
 
 
-def files_of(checkpoint: Checkpoint, component: str) -> list[FileIdentity]:
-    """Every file of ``component`` as it is now. Raises ReadError."""
-    files = {entry.file for entry in checkpoint.components[component].tensors.values()}
-    return [FileIdentity.of(file) for file in sorted(files)]
-
-
 def open_reader(checkpoint: Checkpoint, component: str, report: Report) -> Reader:
-    """A reader that holds every file of ``component`` to what it is now."""
-    return Reader(files_of(checkpoint, component), threads=THREADS, report=report)
+    """A reader that holds every file of ``component`` to what it was when the checkpoint was opened."""
+    return Reader(checkpoint.components[component].files, threads=THREADS, report=report)
 
 
 def read_tensors(

@@ -1,7 +1,8 @@
 """Models: the networks of one checkpoint, each loaded when it is first asked for, by its library's own loader.
 
 Every call names a dtype, since transformers would otherwise keep the file's and diffusers would take float32; nothing
-here ever asks a hub. ``memory.streamed`` loads the same parts by plan.
+here ever asks a hub. A weight file that was replaced since the checkpoint was opened is a ReadError.
+``memory.streamed`` loads the same parts by plan.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from yellowsound.checkpoint import Checkpoint, CheckpointError
+from yellowsound.memory.identity import unreplaced
 from yellowsound.memory.plan import Plan
 
 # part -> (library, folder in the checkpoint, class)
@@ -90,7 +92,8 @@ class Models:
         library, folder, class_name = NETWORKS[name]
         cls = getattr({"diffusers": diffusers, "transformers": transformers}[library], class_name)
         path = str(self.checkpoint.folder / folder)
-        return cls.from_pretrained(path, dtype=self.dtype, local_files_only=True).to(self.device).eval()
+        with unreplaced(self.checkpoint.components[folder].files):
+            return cls.from_pretrained(path, dtype=self.dtype, local_files_only=True).to(self.device).eval()
 
 
 def _scheduler(checkpoint: Checkpoint) -> Any:

@@ -25,7 +25,6 @@ from yellowsound.memory.loader import Sizes, conveyor_of, dtype_word
 from yellowsound.memory.parts import (
     build_empty,
     by_module_name,
-    files_of,
     open_reader,
     wanted_dtype,
 )
@@ -128,7 +127,7 @@ def load_streamed_text_encoder(
         wanted_dtype("text_encoder", dtype),
         Home.VRAM if generate else plan.homes["text_encoder.rest"],
         device=where,
-        files=files_of(checkpoint, "text_encoder"),
+        files=checkpoint.components["text_encoder"].files,
         folder=checkpoint.folder / "text_encoder",
         report=report,
     )

@@ -192,8 +192,8 @@ def _upscaler(folder: Path) -> Description:
         if not files.is_named(value) or name == "scheduler":
             continue
         config = files.config(folder / name / "config.json", value[1])
-        tensors = files.tensors(folder / name, files.weight_stem(name))
-        parts.append(_facts(Component(name, folder / name, value[1], config, tensors)))
+        weights = files.weights(folder / name, files.weight_stem(name))
+        parts.append(_facts(Component(name, folder / name, value[1], config, weights.tensors, weights.files)))
     name = files.folder_name(folder)
     entry = find(name)
     distilled = index.get("scheduler", [None, None])[1] == "PiflowScheduler"
