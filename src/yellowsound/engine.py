@@ -210,7 +210,11 @@ class Engine:
                 image_processor=None if picture is None else load_image_processor(self.checkpoint.folder / "tokenizer"),
                 check_cancel=run.cancel.check,
             )
-        return replace(request, prompt=text, expanded_from=request.prompt)
+        try:
+            return replace(request, prompt=text, expanded_from=request.prompt)
+        except RequestError as error:  # blank, as a rule: a sampled text may be anything
+            run.warn(f"expand_prompt: the model wrote no usable prompt ({error.problem}); yours is taken as it is")
+            return request
 
     def _encode_texts(self, request: ClipRequest, run: Run) -> list[TextEmbeds]:
         """The prompt and, with guidance, the text to steer away from; a known prompt needs no encoder."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 import torch
 
 from yellowsound.clip import Clip
+from yellowsound.demo import folder as demo_folder
 from yellowsound.engine import Engine
-from yellowsound.events import Cancelled, CancelToken, Event, Replanned, StageBegan, StepDone
+from yellowsound.events import Cancelled, CancelToken, Event, Replanned, StageBegan, StepDone, Warned
 from yellowsound.memory.plan import PlanError
 from yellowsound.memory.units import Home
 from yellowsound.request import ClipRequest
@@ -112,3 +114,27 @@ def test_expansion_is_what_is_encoded_and_told(tiny_distill: Path) -> None:
     assert_same(resident, streamed)
     again = ClipRequest(**{**SMALL, "prompt": resident.metadata["prompt"]})
     assert_same(resident, Engine.load(tiny_distill, device="cpu").generate(again))
+
+
+@pytest.mark.parametrize("limits", [{}, {"offload": "block"}, {"vram_bytes": 8 << 20}], ids=str)
+def test_the_demos_blank_expansion_leaves_the_users_prompt_and_says_so(limits: dict[str, Any], tmp_path: Path) -> None:
+    """Its toy encoder writes blanks, with a head tied to its embedding."""
+    engine, told = Engine.load(demo_folder(cache=tmp_path), device="cpu", **limits), []
+    request = ClipRequest(**SMALL)
+    clip = engine.generate(replace(request, expand_prompt=True), on_event=told.append)
+    (warning,) = [event.message for event in told if isinstance(event, Warned) and "expand_prompt" in event.message]
+    assert "wrote no usable prompt (must say something: it is empty or blank)" in warning
+    assert warning in clip.metadata["warnings"]
+    assert (clip.metadata["prompt"], clip.metadata["expanded_from"]) == ("a cat", None)
+    assert_same(Engine.load(engine.checkpoint, device="cpu").generate(request), clip)
+    engine.close()
+
+
+@pytest.mark.parametrize("text", ["", " \n", "a\0cat", "x" * 32_001])
+def test_an_expansion_that_is_no_prompt_is_told_and_not_taken(
+    tiny_distill: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr("yellowsound.engine.expand", lambda *args, **options: text)
+    clip = Engine.load(tiny_distill, device="cpu").generate(ClipRequest(**SMALL, expand_prompt=True))
+    assert (clip.metadata["prompt"], clip.metadata["expanded_from"]) == ("a cat", None)
+    assert [message for message in clip.metadata["warnings"] if message.startswith("expand_prompt: ")]

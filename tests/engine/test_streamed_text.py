@@ -8,14 +8,20 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from streaming_world import plan_of
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from yellowsound.checkpoint import Checkpoint
+from yellowsound.demo import folder as demo_folder
 from yellowsound.events import Cancelled
+from yellowsound.memory.device import InlineDevice
+from yellowsound.memory.kept import load_part
+from yellowsound.memory.leaving import rest_streamed, wake_streamed
 from yellowsound.memory.stack import close_streamed
 from yellowsound.memory.text_loader import load_streamed_text_encoder
 from yellowsound.memory.units import Home
+from yellowsound.stages.expand import seeded
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -54,6 +60,47 @@ def test_twenty_greedy_tokens_are_the_resident_ones(tiny_sft: Path, dtype: torch
         expected, found = stock(tiny_sft, dtype).generate(**options), model.generate(**options)
     assert expected.shape == (1, 40)
     assert torch.equal(found, expected)
+    close_streamed(model)
+
+
+@pytest.fixture(scope="module", params=["demo", "own head"])
+def tied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's encoder, tied and without a head; or with one of its own, which transformers then leaves untied."""
+    folder = demo_folder(cache=tmp_path_factory.mktemp("demo"))
+    if request.param == "own head":
+        file = folder / "text_encoder" / "model.safetensors"
+        tensors = load_file(file)
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].flip(0).contiguous()
+        save_file(tensors, file, metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sampled", [False, True])
+def test_a_tied_head_writes_the_resident_tokens(tied: Path, sampled: bool, dtype: torch.dtype) -> None:
+    checkpoint = Checkpoint.open(tied)
+    model = load_streamed_text_encoder(checkpoint, plan_of(checkpoint, "R"), "cpu", dtype, generate=True, vision=True)
+    options = {**prompt(20, 0), "max_new_tokens": 40, "min_new_tokens": 40, "do_sample": sampled}
+    options |= {"output_logits": True, "return_dict_in_generate": True}
+    with torch.no_grad(), seeded(4):
+        expected = stock(tied, dtype).generate(**options)
+    with torch.no_grad(), seeded(4):
+        found = model.generate(**options)
+    assert torch.equal(found.sequences, expected.sequences) and found.sequences.shape == (1, 60)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found.logits, expected.logits, strict=True))
+    close_streamed(model)
+    assert not [name for name, tensor in model.named_parameters() if not tensor.is_meta]
+
+
+def test_a_tied_head_wakes_with_its_embedding(tied: Path) -> None:
+    checkpoint = Checkpoint.open(tied)
+    model = load_part(checkpoint, "text_encoder", InlineDevice(), torch.float32, Home.DISK)
+    with torch.no_grad():
+        expected = stock(tied, torch.float32)(**prompt()).logits
+        for _ in range(2):
+            assert torch.equal(model(**prompt()).logits, expected)
+            rest_streamed(model)
+            wake_streamed(model)
     close_streamed(model)
 
 

@@ -146,14 +146,32 @@ def build_empty(checkpoint: Checkpoint, component: str, changes: Mapping[str, An
         cls = getattr(diffusers, DIFFUSERS_CLASSES[component])
         config = {**cls.load_config(folder, local_files_only=True), **(changes or {})}
         with empty_weights():
-            module: nn.Module = cls.from_config(config)
-        return module.eval()
+            diffused: nn.Module = cls.from_config(config)
+        return diffused.eval()
     import transformers
 
     cls = getattr(transformers, TRANSFORMERS_CLASSES[component])
     with empty_weights():
-        module = cls._from_config(cls.config_class.from_pretrained(folder, local_files_only=True))
-    return module.eval()
+        module: Any = cls._from_config(cls.config_class.from_pretrained(folder, local_files_only=True))
+    stored = by_module_name(component, checkpoint.components[component].tensors.values())
+    if "lm_head.weight" in module.all_tied_weights_keys.keys() - stored.keys():
+        module.lm_head = TiedHead(module.get_input_embeddings())
+    built: nn.Module = module.eval()
+    return built
+
+
+class TiedHead(nn.Module):
+    """The language head of a tied model that stores none: the embedding's weight, wherever that is just now.
+
+    A head that is stored is used as it is, as transformers does whatever the config says.
+    """
+
+    def __init__(self, embedding: nn.Module) -> None:
+        super().__init__()
+        self.embedding = embedding
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return nn.functional.linear(hidden_states, self.embedding.weight)  # type: ignore[arg-type]
 
 
 def put_tensors(module: nn.Module, tensors: Mapping[str, Tensor], device: torch.device, *, where: str) -> None:
