@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from yellowsound.cli import main
+from yellowsound.memory.budget import HostMemory
 
 
 @pytest.fixture(autouse=True)
@@ -111,3 +112,17 @@ def test_a_card_that_is_not_there_is_no_programming_error(
     monkeypatch.setattr("yellowsound.memory.probe.card_of_driver", lambda index: None)
     told = refused(capsys, "--device", "cuda")
     assert told.startswith("yellowsound: device=cuda: this machine's driver shows no NVIDIA card; --device-preset")
+
+
+def test_a_refusal_names_the_options_of_this_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poor = refused(capsys, *CARD, "--ram", "8GiB")
+    assert "; raise --ram" in poor and "free" not in poor
+    monkeypatch.setattr("yellowsound.memory.probe.card_of_driver", lambda index: None)
+    monkeypatch.setattr(
+        "yellowsound.memory.probe.host_memory", lambda root: HostMemory(16 << 30, 12 << 30, "MemAvailable")
+    )
+    hidden = refused(capsys, "--checkpoint", "pro-distill", "--vram", "24GiB")
+    assert "; this machine shows no card: name one with --device-preset" in hidden and "raise --vram" not in hidden
+    assert "--device-preset" not in refused(capsys, "--checkpoint", "pro-distill", "--device", "cpu")

@@ -94,16 +94,23 @@ def plan(
     run_dtype: Dtype = dtype if dtype != "auto" else ("bfloat16" if machine.device == "cuda" else "float32")
     model, defaults = describe_checkpoint(checkpoint, run_dtype)
     request = ClipRequest(prompt="plan", **fields).resolve(defaults)
-    found = planning.plan(
-        machine,
-        model,
-        planning.Geometry.of(request, run_dtype),
-        vram_bytes=vram_bytes,
-        ram_bytes=None if device_preset or ram_bytes is None else ram_bytes // workers,
-        offload=offload,
-        expand=expand_prompt,
-        peaks=load_peaks(card=machine.name),
-    )
+    try:
+        found = planning.plan(
+            machine,
+            model,
+            planning.Geometry.of(request, run_dtype),
+            vram_bytes=vram_bytes,
+            ram_bytes=None if device_preset or ram_bytes is None else ram_bytes // workers,
+            offload=offload,
+            expand=expand_prompt,
+            peaks=load_peaks(card=machine.name),
+        )
+    except planning.PlanError as error:
+        if device_preset and error.memory == "host memory":
+            raise error.advising("raise --ram", *error.remedies[1:]) from None
+        if machine.device == "cpu" and device == "auto" and error.memory:
+            raise error.advising("this machine shows no card: name one with --device-preset", *error.remedies) from None
+        raise
     found = replace(found, warnings=(*found.warnings, *request.warnings))
     if json:
         import json as json_module

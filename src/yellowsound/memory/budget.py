@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -73,6 +74,13 @@ def format_bytes(size: int) -> str:
     return f"{size / 1024:.0f} KiB"
 
 
+def format_need(size: int) -> str:
+    """The same rounded up: what must be there is there in the figure that people read."""
+    unit = next((scale for scale in (GIB, 1 << 20) if size >= scale // 10), 1 << 10)
+    digits = 10 if unit == GIB else 1
+    return format_bytes(-(-size * digits // unit) * unit // digits)
+
+
 @dataclass(frozen=True, slots=True)
 class HostMemory:
     """Host memory as one process may use it. ``total_bytes`` is MemTotal or the tightest limit, whichever is less.
@@ -87,12 +95,25 @@ class HostMemory:
     @property
     def budget_bytes(self) -> int:
         """What may be planned with: available less the reserve."""
-        return self.available_bytes - reserve_bytes(self.total_bytes, self.available_bytes)
+        return after_reserve(self.total_bytes, self.available_bytes)
 
 
 def reserve_bytes(total_bytes: int, available_bytes: int) -> int:
     """Memory left to everybody else: 4 GiB or 8 % of the total, but never more than half of what is available."""
     return min(max(RESERVE_BYTES, int(total_bytes * RESERVE_SHARE)), available_bytes // 2)
+
+
+def after_reserve(total_bytes: int, available_bytes: int) -> int:
+    """What may be planned with of ``available_bytes`` on a host of ``total_bytes``."""
+    return available_bytes - reserve_bytes(total_bytes, available_bytes)
+
+
+def more_memory(budget_bytes: int, total_bytes: int, available_bytes: int) -> int:
+    """The least memory that a host needs besides to plan with ``budget_bytes``: the reserve takes its part of it."""
+    enough = max(2 * budget_bytes - available_bytes, 0)  # the reserve is never more than half
+    return bisect_left(
+        range(enough), budget_bytes, key=lambda more: after_reserve(total_bytes + more, available_bytes + more)
+    )
 
 
 def host_memory(root: Path = Path("/")) -> HostMemory:

@@ -9,13 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from yellowsound.memory.budget import format_bytes
-from yellowsound.memory.claims import TEXT_SLOTS, Caps, device_budget, device_bytes, host_budget, largest
+from yellowsound.memory.claims import (
+    TEXT_SLOTS,
+    Caps,
+    Claims,
+    Ring,
+    device_budget,
+    device_bytes,
+    host_budget,
+    largest,
+)
 from yellowsound.memory.geometry import Geometry
 from yellowsound.memory.layout import Layout
 from yellowsound.memory.machine import Machine
 from yellowsound.memory.peaks import computed_peak
 from yellowsound.memory.placement import DERATING, MEMCPY_BYTES_PER_SECOND
-from yellowsound.memory.refusal import PlanError, refuse
+from yellowsound.memory.refusal import PlanError, refuse_device, refuse_host
 from yellowsound.memory.units import Home, ModelDescription
 
 USUAL_TOKENS = 300
@@ -39,53 +48,75 @@ class Expansion:
     empties_ram: bool
 
 
-def plan_expansion(
-    machine: Machine, model: ModelDescription, geometry: Geometry, caps: Caps, layout: Layout
-) -> Expansion:
-    """Divide the text encoder for generation. Raises PlanError if it does not fit or a token takes too long."""
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Layers by place; bytes on the device, the parts outside the layers included, and in host memory."""
+
+    in_vram: int
+    in_ram: int
+    vram_bytes: int
+    ram_bytes: int
+
+
+def divide_layers(
+    machine: Machine, model: ModelDescription, geometry: Geometry, caps: Caps, claims: Claims, ring: Ring
+) -> Division:
+    """Divide the text encoder for generation. Raises PlanError if it does not fit."""
     layers = model.of("text_encoder", "layer")
     if not layers:
         raise PlanError(f"{model.name or 'the checkpoint'} has no text encoder, so prompts cannot be expanded")
     layer, slot = largest(layers, "device_bytes"), largest(layers, "slot_bytes")
     cache = model.text_layers_kv_bytes * (geometry.text_tokens + 2 * USUAL_TOKENS)
     fixed = device_bytes((*model.of("text_encoder", "rest", "vision", "head"), *model.of("transformer", "rest")))
-    fixed += computed_peak("text", model, geometry) + cache + layout.claims.loras
-    budget = device_budget(machine, caps)
-    host = host_budget(machine, caps) - layout.claims.host - layout.ring.bytes
-    if machine.device == "cpu":
-        budget = min(budget, host)
-    room = budget - fixed
-    in_vram = len(layers) if room >= len(layers) * layer else max((room - TEXT_SLOTS * slot) // layer, 0)
+    fixed += computed_peak("text", model, geometry) + cache + claims.loras
+    host = host_budget(machine, caps) - claims.host - ring.bytes
+    process = f"{format_bytes(claims.host + ring.bytes)} of the process"
+    room = (host if machine.device == "cpu" else device_budget(machine, caps)) - fixed
+    every = len(layers) * layer
+    if machine.device == "cpu" and room < every:
+        what = f"prompt expansion ({format_bytes(fixed)}) beside {len(layers)} layers ({format_bytes(every)})"
+        refuse_host(machine, caps, f"{what}, {process}", every - room, REMEDY)
+    in_vram = len(layers) if room >= every else max((room - TEXT_SLOTS * slot) // layer, 0)
     in_ram = len(layers) - in_vram
     if in_ram and room < TEXT_SLOTS * slot:
-        refuse(f"prompt expansion ({format_bytes(fixed)} beside two layers)", "VRAM", TEXT_SLOTS * slot - room, REMEDY)
+        what = f"prompt expansion ({format_bytes(fixed)}) beside {TEXT_SLOTS} slots of {format_bytes(slot)}"
+        refuse_device(machine, caps, what, TEXT_SLOTS * slot - room, REMEDY)
     held = in_ram * largest(layers, "ram_bytes")
-    left = host - (budget if machine.device == "cpu" else 0)
-    if held > left:
-        refuse(f"prompt expansion: {in_ram} layers of the text encoder", "host memory", held - left, REMEDY)
+    if held > host:
+        what = f"prompt expansion: {in_ram} layers of the text encoder ({format_bytes(held)}) beside {process}"
+        refuse_host(machine, caps, what, held - host, REMEDY)
+    return Division(in_vram, in_ram, fixed + in_vram * layer + (TEXT_SLOTS * slot if in_ram else 0), held)
+
+
+def plan_expansion(
+    machine: Machine, model: ModelDescription, caps: Caps, layout: Layout, division: Division
+) -> Expansion:
+    """What a token costs, and which homes make room. Raises PlanError where a token takes too long."""
+    in_ram, layers = division.in_ram, division.in_vram + division.in_ram
     seconds = _seconds_per_token(machine, model, in_ram, layout.pinned)
     if seconds > SECONDS_PER_TOKEN_LIMIT:
-        raise PlanError(f"prompt expansion would take {seconds:.1f} s a token, {SECONDS_PER_TOKEN_LIMIT:.0f} s is the "
-                        f"limit: {in_ram} of {len(layers)} layers pass the link for every token; {REMEDY}")  # fmt: skip
-    used = fixed + in_vram * layer + (TEXT_SLOTS * slot if in_ram else 0)
-    on_device, in_host = _homes_bytes(model, layout)
+        passing = f": {in_ram} of {layers} layers pass the link for every token" if in_ram else ""
+        problem = f"prompt expansion would take {seconds:.1f} s a token, {SECONDS_PER_TOKEN_LIMIT:.0f} s is the limit"
+        raise PlanError(problem + passing, remedies=(REMEDY,))
+    host = host_budget(machine, caps) - layout.claims.host - layout.ring.bytes
+    on_device, in_host = homes_bytes(model, layout)
+    vram, ram = division.vram_bytes + on_device, division.ram_bytes + in_host
     if machine.device == "cpu":  # one memory serves as both
-        crowded = used + held + on_device + in_host > host
-        empties = crowded, crowded
+        empties = vram + ram > host, vram + ram > host
     else:
-        empties = used + on_device > budget, held + in_host > host
+        empties = vram > device_budget(machine, caps), ram > host
     return Expansion(
-        layers_in_vram=in_vram,
+        layers_in_vram=division.in_vram,
         layers_in_ram=in_ram,
         seconds_per_token=seconds,
-        vram_bytes=used,
-        ram_bytes=held,
+        vram_bytes=division.vram_bytes,
+        ram_bytes=division.ram_bytes,
         empties_vram=empties[0] and on_device > 0,
         empties_ram=empties[1] and in_host > 0,
     )
 
 
-def _homes_bytes(model: ModelDescription, layout: Layout) -> tuple[int, int]:
+def homes_bytes(model: ModelDescription, layout: Layout) -> tuple[int, int]:
     """What the homes of the plan take on the device and in host memory."""
     moving = [unit for unit in model.units if unit not in model.of("transformer", "rest")]
     on_device = device_bytes(unit for unit in moving if layout.homes[unit.name] is Home.VRAM)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from yellowsound.memory.budget import GIB, format_bytes
 from yellowsound.memory.claims import (
@@ -28,10 +29,10 @@ from yellowsound.memory.geometry import Decode, Geometry, Offload
 from yellowsound.memory.machine import Machine
 from yellowsound.memory.peaks import Peaks
 from yellowsound.memory.placement import Counts, arrange, count
-from yellowsound.memory.refusal import refuse
+from yellowsound.memory.refusal import refuse_cap, refuse_device, refuse_host
 from yellowsound.memory.units import Home, ModelDescription, Unit
 
-LARGE_CARD_BYTES = 28 * GIB  # from here on a third slot is cheap against what the card holds
+LARGE_CARD_BYTES = 28 * GIB
 SMALLER = "ask for fewer frames or a smaller size, or use a lite checkpoint"
 
 
@@ -73,8 +74,13 @@ def lay_out(
     offload: Offload,
     peaks: Peaks,
     lora_bytes: int = 0,
+    *,
+    slots: int = 2,
 ) -> Layout:
-    """Divide the memory of a machine. Raises PlanError where even the smallest division does not fit."""
+    """Divide the memory of a machine, with ``slots`` to stream through where they fit, never under two.
+
+    Raises PlanError where even the smallest division does not fit.
+    """
     decode = choose_decode(machine, model, geometry, caps, offload, peaks, lora_bytes)
     claims = claims_of(model, geometry, decode, peaks, machine.device, lora_bytes)
     ring = ring_size(model)
@@ -86,12 +92,16 @@ def lay_out(
         if caps.vram_bytes is not None:
             budget = min(budget, caps.vram_bytes + claims.largest[1])
     waiting = clip_units(model, expand=False)  # head and eyes come with each expansion and leave with it
-    remedy = _remedy(caps, decode, machine.device)
-    device = _divide_device(machine, model, budget, claims, offload, waiting, remedy)
+    device = _divide_device(model, budget, claims, offload, waiting, slots)
+    if isinstance(device, Lack):
+        tiled = claims_of(model, geometry, "tiled", peaks, machine.device, lora_bytes)
+        _refuse_device(machine, caps, claims, device, budget, ring.bytes, tiled if decode == "whole" else None)
     if machine.device == "cpu":
         host_room -= budget - device.left
     if host_room < 0:
-        refuse("the process with its ring and hoisted results", "host memory", -host_room, "free some or raise --ram")
+        taken = f"the process with its ring and hoisted results ({format_bytes(claims.host + ring.bytes)})"
+        clip = geometry.frames * geometry.height * geometry.width * 3 + _results_in_ram(claims)
+        refuse_host(machine, caps, taken, -host_room, *([SMALLER] if clip > -host_room else []))
     counts, in_ram, host_left = _divide_host(model, device, waiting, host_room)
     layer_slots = 0 if set(model.of("text_encoder", "layer")) <= set(device.clip_units) else TEXT_SLOTS
     return Layout(
@@ -111,6 +121,11 @@ def lay_out(
     )
 
 
+def slots_worth_trying(machine: Machine, offload: Offload) -> tuple[int, ...]:
+    """Numbers of slots, the least first: a third is cheap against what a large card holds."""
+    return (2, 3) if machine.vram_total_bytes >= LARGE_CARD_BYTES and offload != "block" else (2,)
+
+
 def clip_units(model: ModelDescription, expand: bool) -> tuple[Unit, ...]:
     """What is needed once in a clip, most useful home first.
 
@@ -123,48 +138,62 @@ def clip_units(model: ModelDescription, expand: bool) -> tuple[Unit, ...]:
     return (*lap_one, *parts, *model.of("text_encoder", "rest", "layer"), *extra)
 
 
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What of the device's share does not fit: in words with sizes, the bytes it takes, and a remedy of its own."""
+
+    what: str
+    bytes: int
+    remedy: str = ""
+
+
 def _divide_device(
-    machine: Machine,
-    model: ModelDescription,
-    budget: int,
-    claims: Claims,
-    offload: Offload,
-    waiting: Sequence[Unit],
-    remedy: str,
-) -> OnDevice:
+    model: ModelDescription, budget: int, claims: Claims, offload: Offload, waiting: Sequence[Unit], wanted: int
+) -> OnDevice | Lack:
     """Slots and homes on the device. All blocks if they fit beside slots for lap one, else as many as fit."""
-    stage, needed = claims.largest
-    room = budget - claims.resident - needed
+    room = budget - claims.resident - claims.largest[1]
     streamed = [unit for unit in model.of("transformer") if unit.kind != "rest"]
     lap_slot = largest([unit for unit in streamed if unit.kind != "block"], "slot_bytes")
     slot, block = largest(streamed, "slot_bytes"), largest(model.blocks, "device_bytes")
-    wanted = 3 if machine.vram_total_bytes >= LARGE_CARD_BYTES and offload != "block" else 2
-    resident_left = room - len(model.blocks) * block - wanted * lap_slot
-    if resident_left >= 0 and offload != "block":
-        return _with_clip_units(OnDevice(wanted, lap_slot, len(model.blocks), (), resident_left), waiting, offload)
-    if offload in ("none", "module"):
-        refuse(f"--offload {offload}: all blocks of the transformer on the device", "VRAM", -resident_left,
-               "use --offload auto, which streams what does not fit")  # fmt: skip
+    blocks = len(model.blocks) * block
+    if offload == "none":
+        every = blocks + device_bytes(waiting)
+        if every > room:
+            return Lack(f"every part ({format_bytes(every)}, --offload none)", every, "use --offload auto")
+        return OnDevice(0, 0, len(model.blocks), tuple(waiting), room - every)
+    fitting = [slots for slots in (wanted, 2) if offload != "block" and blocks + slots * lap_slot <= room]
+    if fitting:
+        left = room - blocks - fitting[0] * lap_slot
+        return _with_clip_units(OnDevice(fitting[0], lap_slot, len(model.blocks), (), left), waiting, offload)
+    if offload == "module":
+        both = blocks + 2 * lap_slot
+        what = f"all blocks of the transformer and two slots ({format_bytes(both)}, --offload module)"
+        return Lack(what, both, "use --offload auto, which streams what does not fit")
     slots = wanted if room >= wanted * slot else 2
-    memory = "host memory" if machine.device == "cpu" and "raise --vram" not in remedy else "VRAM"
     if room < slots * slot:
-        refuse(f"the {stage} stage ({format_bytes(needed)}) beside {slots} slots of {format_bytes(slot)} in "
-               f"{format_bytes(max(budget, 0))}", memory, slots * slot - room, remedy)  # fmt: skip
-    blocks = 0 if offload == "block" else count(len(model.blocks), block, 1, room - slots * slot, 0).vram
-    return OnDevice(slots, slot, blocks, (), room - slots * slot - blocks * block)
+        return Lack(f"{slots} slots of {format_bytes(slot)}", slots * slot)
+    homes = 0 if offload == "block" else count(len(model.blocks), block, 1, room - slots * slot, 0).vram
+    return OnDevice(slots, slot, homes, (), room - slots * slot - homes * block)
 
 
-def _remedy(caps: Caps, decode: Decode, device: str) -> str:
-    if device == "cpu" and decode == "whole":
-        return f"cap --ram to decode in tiles, raise --vram if it was given, or {SMALLER}"
-    if caps.vram_bytes is not None:
-        return f"raise --vram, or {SMALLER}"
-    if device == "cpu":
-        return f"this machine shows no card: plan for one with --device-preset rtx-5090, or {SMALLER}"
-    return (
-        f"free memory of the card, or {SMALLER}"
-        if decode == "tiled"
-        else f"cap --vram to decode in tiles, or {SMALLER}"
+def _refuse_device(
+    machine: Machine, caps: Caps, claims: Claims, lack: Lack, budget: int, ring: int, tiled: Claims | None
+) -> NoReturn:
+    """Say what does not fit with all that takes part in the sum. tiled: the claims of a decode in tiles, if not so."""
+    stage, needed = claims.largest
+    lacking = claims.resident + needed + lack.bytes - budget
+    always = f"{lack.what}, {format_bytes(claims.resident)} that always stay"
+    what = f"the {stage} stage ({format_bytes(needed)}) beside {always}"
+    helps = tiled is not None and tiled.resident + tiled.largest[1] + lack.bytes <= budget
+    remedies = [lack.remedy] if lack.remedy else []
+    if machine.device == "cuda":
+        remedies += ["cap --vram to decode in tiles"] if helps else []
+        refuse_device(machine, caps, what, lacking, *remedies, SMALLER)
+    if caps.vram_bytes is not None and budget == caps.vram_bytes + needed:
+        refuse_cap(caps.vram_bytes, always, lacking, *remedies, SMALLER)
+    remedies += ["cap --ram to decode in tiles"] if helps else []
+    refuse_host(
+        machine, caps, f"{what}, {format_bytes(claims.host + ring)} of the process", lacking, *remedies, SMALLER
     )
 
 
@@ -177,9 +206,6 @@ def _with_clip_units(device: OnDevice, waiting: Sequence[Unit], offload: Offload
     if lap_one <= set(taken):  # nothing of the transformer moves: its slots are room again
         taken, left = prefix(waiting, device.left + device.slots * device.slot_bytes, "device_bytes")
         device = replace(device, slots=0, slot_bytes=0)
-    if offload == "none" and len(taken) < len(waiting):
-        missing = device_bytes(waiting[len(taken) :]) - left
-        refuse("--offload none: every part on the device at once", "VRAM", missing, "use --offload auto")
     return replace(device, clip_units=taken, left=left)
 
 

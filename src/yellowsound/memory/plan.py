@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from yellowsound.memory import advice, timing
-from yellowsound.memory.claims import CONTEXT_BYTES, Caps
-from yellowsound.memory.expansion import Expansion, plan_expansion
+from yellowsound.memory.claims import CONTEXT_BYTES, Caps, claims_of, ring_size
+from yellowsound.memory.expansion import Division, Expansion, divide_layers, plan_expansion
 from yellowsound.memory.geometry import Decode, Geometry, Offload
-from yellowsound.memory.layout import clip_units, lay_out
+from yellowsound.memory.layout import Layout, clip_units, lay_out, slots_worth_trying
 from yellowsound.memory.machine import Basis, Machine
 from yellowsound.memory.peaks import Peaks
 from yellowsound.memory.placement import Bound
@@ -148,8 +148,8 @@ def plan(
     lora_bytes: what merging LoRA files holds on the device at all times (lora.lora_bytes).
     """
     caps, known, allowed = Caps(vram_bytes, ram_bytes), peaks or Peaks(), recipe or Recipe()
-    layout = lay_out(machine, model, geometry, caps, offload, known, lora_bytes)
-    expansion = plan_expansion(machine, model, geometry, caps, layout) if expand else None
+    layout, division = _fit(machine, model, geometry, caps, offload, known, lora_bytes, expand)
+    expansion = None if division is None else plan_expansion(machine, model, caps, layout, division)
     given_up = expansion is not None and expansion.empties_vram, expansion is not None and expansion.empties_ram
     laps = timing.laps(machine, model, geometry, layout, *given_up)
     stages = stage_peaks(machine, model, geometry, layout, laps, expansion)
@@ -190,6 +190,55 @@ def plan(
         advice=advice.faster(machine, model, layout, laps),
         basis=basis_of(model, machine.rates),
     )
+
+
+def _fit(
+    machine: Machine,
+    model: ModelDescription,
+    geometry: Geometry,
+    caps: Caps,
+    offload: Offload,
+    peaks: Peaks,
+    lora_bytes: int,
+    expand: bool,
+) -> tuple[Layout, Division | None]:
+    """The layout, and the division for prompt expansion. Of two refusals the larger is told, VRAM first: on it
+    depends what the host must hold."""
+    refusals, layout, division = [], None, None
+    try:
+        layout = _best_layout(machine, model, geometry, caps, offload, peaks, lora_bytes)
+    except PlanError as error:
+        refusals.append(error)
+    try:
+        claims = claims_of(model, geometry, "tiled", peaks, machine.device, lora_bytes)
+        division = divide_layers(machine, model, geometry, caps, claims, ring_size(model)) if expand else None
+    except PlanError as error:
+        refusals.append(error)
+    if refusals:
+        raise max(refusals, key=lambda error: (error.memory == "VRAM", error.missing_bytes))
+    assert layout is not None
+    return layout, division
+
+
+def _best_layout(
+    machine: Machine,
+    model: ModelDescription,
+    geometry: Geometry,
+    caps: Caps,
+    offload: Offload,
+    peaks: Peaks,
+    lora_bytes: int,
+) -> Layout:
+    """The most slots that cost no step time and put no block on disk: so more memory never slows a step."""
+    first, *more = (
+        lay_out(machine, model, geometry, caps, offload, peaks, lora_bytes, slots=slots)
+        for slots in slots_worth_trying(machine, offload)
+    )
+    pace = timing.laps(machine, model, geometry, first).steady.seconds
+    for layout in more:
+        same = timing.laps(machine, model, geometry, layout).steady.seconds <= pace
+        first = layout if same and layout.counts.disk <= first.counts.disk else first
+    return first
 
 
 _LABELS = {
