@@ -195,6 +195,13 @@ def test_disk_speed_reads_every_byte_once(tmp_path: Path) -> None:
 def test_disk_speed_writes_and_removes_its_own_file(tmp_path: Path) -> None:
     found = disk.disk_speed(tmp_path, test_bytes=2 * disk.CHUNK_BYTES)
     assert found.read_bytes == 2 * disk.CHUNK_BYTES and not list(tmp_path.iterdir())
+    assert found.file == str(tmp_path)  # what is gone again is not named
+
+
+def test_a_folder_that_cannot_be_measured_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as refused:
+        disk.disk_speed(tmp_path / "missing", test_bytes=1)
+    assert refused.value.filename == str(tmp_path / "missing")
 
 
 def test_disk_speed_says_when_direct_reading_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

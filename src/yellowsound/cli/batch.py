@@ -15,6 +15,7 @@ from yellowsound.cli.making import (
     make_clip,
     print_result,
 )
+from yellowsound.cli.options import lines_of
 from yellowsound.request import ClipRequest, RequestError
 
 _REQUEST_FIELDS = {f.name for f in fields_of(ClipRequest)} - {"warnings"}
@@ -52,7 +53,7 @@ def read_prompts(file: Path, defaults: dict[str, Any]) -> list[ClipRequest]:
     Raises RequestError naming the line; nothing is made if one line is wrong.
     """
     requests = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(lines_of("prompts", file), start=1):
         if not line.strip():
             continue
         try:
@@ -86,7 +87,13 @@ def _parse(line: str) -> dict[str, Any]:
         values = json.loads(line)
     except json.JSONDecodeError as error:
         raise RequestError("JSON", line, f"cannot be read: {error.msg} at column {error.colno}") from None
+    except RecursionError:
+        raise RequestError("JSON", line, "is nested too deeply") from None
     unknown = sorted(set(values) - _REQUEST_FIELDS)
     if unknown:
         raise RequestError(unknown[0], values[unknown[0]], f"is no field of a request: {sorted(_REQUEST_FIELDS)}")
+    if "prompt" not in values:
+        raise RequestError("prompt", None, "must be given")
+    if not isinstance(values.get("image"), str | None):
+        raise RequestError("image", values["image"], "must be the path of a picture")
     return dict(values)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -38,3 +40,18 @@ def sides(size: str | None) -> dict[str, int]:
         return {}
     width, height = parse_size(size)
     return {"width": width, "height": height}
+
+
+def not_negative(name: str, value: float) -> float:
+    """``value`` if it is 0 or more and finite. Raises RequestError."""
+    if not 0 <= value < math.inf:
+        raise RequestError(name, value, "must be 0 or more, and finite", 0)
+    return value
+
+
+def lines_of(name: str, file: Path) -> list[str]:
+    """The lines of a text file that option ``name`` gives. Raises RequestError for other encodings, OSError."""
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise RequestError(name, str(file), f"is no UTF-8 text: see its byte {error.start}") from None

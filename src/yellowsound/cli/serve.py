@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
+
+from yellowsound.cli.options import Whole, lines_of, not_negative
 
 if TYPE_CHECKING:
     from yellowsound.serve.settings import Settings
@@ -16,14 +18,14 @@ GIBIBYTE = 1 << 30
 def serve(
     *checkpoints: str,
     host: str = "127.0.0.1",
-    port: int = 8094,
+    port: Whole = 8094,
     device: str = "auto",
     recipe: Annotated[tuple[str, ...], Parameter(negative=())] = ("exact",),
     data_dir: Annotated[Path | None, Parameter(env_var="YELLOWSOUND_DATA_DIR")] = None,
     api_key: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     api_key_file: Path | None = None,
     isolate_keys: bool = False,
-    workers: int = 1,
+    workers: Whole = 1,
     ray: str | None = None,
     ray_gpus: float = 1.0,
     shared_folder: bool = True,
@@ -31,16 +33,16 @@ def serve(
     ram: str | None = None,
     retention_hours: float = 24.0,
     disk_floor_gib: float = 1.0,
-    queue_limit: int = 64,
+    queue_limit: Whole = 64,
     run_limit_seconds: float = 3600.0,
-    fair_runs: int = 4,
+    fair_runs: Whole = 4,
     public_url: str = "",
     cors_origin: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     model_alias: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     allow_picture_urls: bool = False,
     allow_fps: bool = False,
     page: bool = True,
-    log_level: str = "info",
+    log_level: Literal["debug", "info", "warning", "error"] = "info",
 ) -> None:
     """Serve clips as jobs over HTTP.
 
@@ -119,12 +121,12 @@ def serve(
         isolate_keys=isolate_keys,
         workers=workers,
         ray=ray,
-        ray_gpus_per_worker=ray_gpus,
+        ray_gpus_per_worker=not_negative("ray_gpus", ray_gpus),
         shared_folder=shared_folder or ray is None,
         vram_bytes=None if vram is None else parse_bytes(vram, "vram"),
         ram_bytes=None if ram is None else parse_bytes(ram, "ram"),
-        retention_seconds=retention_hours * 3600,
-        disk_floor_bytes=int(disk_floor_gib * GIBIBYTE),
+        retention_seconds=not_negative("retention_hours", retention_hours) * 3600,
+        disk_floor_bytes=int(not_negative("disk_floor_gib", disk_floor_gib) * GIBIBYTE),
         fair_runs=fair_runs,
         public_url=public_url,
         cors_origins=cors_origin,
@@ -150,7 +152,7 @@ def _keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
     import os
 
     from_environment = os.environ.get("YELLOWSOUND_API_KEY", "").split(",")
-    from_file = file.read_text().splitlines() if file else []
+    from_file = lines_of("api_key_file", file) if file else []
     return tuple(dict.fromkeys(key.strip() for key in (*given, *from_environment, *from_file) if key.strip()))
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from yellowsound.cli.options import Whole
 from yellowsound.request import parse_size
 
 EXIT_DIFFERS = 1
@@ -17,9 +18,9 @@ def verify(
     checkpoint: str,
     *,
     size: str = "256x192",
-    frames: int = 9,
-    steps: int = 4,
-    seed: int = 0,
+    frames: Whole = 9,
+    steps: Whole = 4,
+    seed: Whole = 0,
     device: str = "auto",
     dtype: str = "auto",
     checksums: bool = True,

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from yellowsound.cli.options import Whole
+from yellowsound.request import RequestError
+
 if TYPE_CHECKING:
+    from yellowsound.weights.catalog import Published
     from yellowsound.weights.describe import Description
 
 app = App(
@@ -73,12 +77,9 @@ def download(
     quiet
         No progress bars.
     """
-    from yellowsound.weights.catalog import CATALOG, find
     from yellowsound.weights.download import download as fetch
 
-    entry = find(name)
-    if entry is None:
-        raise ValueError(f"{name}: no published checkpoint; known: {', '.join(e.name for e in CATALOG)}")
+    entry = _published("name", name)
     got = fetch(entry, revision=revision, quiet=quiet or json)
     facts = {
         "name": entry.name, "folder": str(got.folder), "revision": got.revision, "total_bytes": got.total_bytes,
@@ -165,8 +166,8 @@ def synth(
     *,
     like: str = "pro-distill",
     components: str = "transformer,vae,audio",
-    blocks: int | None = None,
-    seed: int = 0,
+    blocks: Whole | None = None,
+    seed: Whole = 0,
     json: _Json = False,
     quiet: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
@@ -185,19 +186,16 @@ def synth(
     blocks
         Fewer fused blocks than published.
     seed
-        The same seed writes the same bytes.
+        0 or more; the same seed writes the same bytes.
     json
         One JSON document on stdout, nothing else.
     quiet
         No progress on stderr.
     """
     from yellowsound.weights.blueprint import blueprint
-    from yellowsound.weights.catalog import CATALOG, find
     from yellowsound.weights.synth import synthesize
 
-    entry = find(like)
-    if entry is None:
-        raise ValueError(f"like={like}: no published checkpoint; known: {', '.join(e.name for e in CATALOG)}")
+    entry = _published("like", like)
     plan = blueprint(entry, [part.strip() for part in components.split(",")], blocks)
     began = time.perf_counter()
     size = synthesize(plan, out, seed=seed, on_bytes=None if quiet or json else _Progress())
@@ -209,6 +207,17 @@ def synth(
     print(f"{out}: {size / 1e9:.2f} GB in {seconds:.1f} s ({size / seconds / 1e9:.2f} GB/s)")
     if plan.absent:
         print(f"declared absent: {', '.join(plan.absent)}")
+
+
+def _published(option: str, name: str) -> Published:
+    """The catalog's entry. Raises RequestError."""
+    from yellowsound.weights.catalog import CATALOG, find
+
+    entry = find(name)
+    if entry is None:
+        known = ", ".join(e.name for e in CATALOG)
+        raise RequestError(option, name, f"is no published checkpoint; known: {known}")
+    return entry
 
 
 class _Progress:

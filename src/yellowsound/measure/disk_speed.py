@@ -19,7 +19,10 @@ TEST_FILE_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class DiskSpeed:
-    """``bytes_per_second`` over ``read_bytes`` of ``file``; ``is_direct`` False: the page cache may have helped."""
+    """``bytes_per_second`` over ``read_bytes`` of ``file``; ``is_direct`` False: the page cache may have helped.
+
+    ``file`` is the folder where what was read was written there for the purpose and is gone again.
+    """
 
     file: str
     read_bytes: int
@@ -30,13 +33,16 @@ class DiskSpeed:
 def disk_speed(place: Path, *, seconds: float = 4.0, test_bytes: int = TEST_FILE_BYTES) -> DiskSpeed:
     """Read the largest weight file under ``place``, or a file written there and removed, for at most ``seconds``.
 
-    Raises OSError when nothing can be read or written there.
+    Raises OSError, which names ``place``, when nothing can be read or written there.
     """
-    with _file_to_read(place, test_bytes) as file:
-        return _measure(file, seconds)
+    try:
+        with _file_to_read(place, test_bytes) as (file, named):
+            return _measure(file, named, seconds)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(place)) from error
 
 
-def _measure(file: Path, seconds: float) -> DiskSpeed:
+def _measure(file: Path, named: Path, seconds: float) -> DiskSpeed:
     size = file.stat().st_size // CHUNK_BYTES * CHUNK_BYTES or file.stat().st_size
     descriptor, is_direct = _open(file)
     try:
@@ -44,7 +50,7 @@ def _measure(file: Path, seconds: float) -> DiskSpeed:
         with ThreadPoolExecutor(THREADS) as pool:
             jobs = [pool.submit(_read, descriptor, size, n, began + seconds) for n in range(THREADS)]
             read = sum(job.result() for job in jobs)
-        return DiskSpeed(str(file), read, read / (time.perf_counter() - began), is_direct)
+        return DiskSpeed(str(named), read, read / (time.perf_counter() - began), is_direct)
     finally:
         os.close(descriptor)
 
@@ -73,13 +79,14 @@ def _open(file: Path) -> tuple[int, bool]:
 
 
 @contextmanager
-def _file_to_read(place: Path, test_bytes: int) -> Iterator[Path]:
+def _file_to_read(place: Path, test_bytes: int) -> Iterator[tuple[Path, Path]]:
+    """The file, and what people are told: the folder where the file is one of our own."""
     if place.is_file():
-        yield place
+        yield place, place
         return
     stored = sorted(place.rglob("*.safetensors"), key=lambda p: p.stat().st_size if p.exists() else 0)
     if stored and stored[-1].stat().st_size >= test_bytes:
-        yield stored[-1]
+        yield stored[-1], stored[-1]
         return
     with tempfile.NamedTemporaryFile(dir=place, prefix=".yellowsound-", suffix=".speed") as file:
         block = os.urandom(CHUNK_BYTES)
@@ -87,4 +94,4 @@ def _file_to_read(place: Path, test_bytes: int) -> Iterator[Path]:
             file.write(block)
         file.flush()
         os.fsync(file.fileno())
-        yield Path(file.name)
+        yield Path(file.name), place

@@ -85,13 +85,13 @@ class ServedModels:
 
 
 def open_models(settings: Settings) -> ServedModels:
-    """Open every named checkpoint by its headers. Raises CheckpointError, ValueError (a name twice)."""
+    """Open every named checkpoint by its headers. Raises CheckpointError, RequestError (a name twice)."""
     models = tuple(_open(spec, settings) for spec in settings.checkpoints)
     models = tuple(replace(m, aliases=_aliases(m.name, m is models[0], settings)) for m in models)
     names = [name for model in models for name in (model.name, *model.aliases)]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"two checkpoints are called {name}: name one with NAME=FOLDER")
+            raise RequestError("checkpoints", name, "is the name of two: name one with NAME=FOLDER")
     return ServedModels(models)
 
 
@@ -137,7 +137,7 @@ def _aliases(name: str, is_first: bool, settings: Settings) -> tuple[str, ...]:
 def _fake(name: str, source: str, settings: Settings) -> ServedModel:
     """A made-up model for tests: ``fake:NAME`` or ``fake:NAME?distill=1``, never without the test setting."""
     if not settings.allow_fake_engines:
-        raise ValueError(f"{source}: fake engines are for tests only")
+        raise RequestError("checkpoints", source, "fake engines are for tests only")
     own, _, options = source.removeprefix(FAKE).partition("?")
     distilled = "distill=1" in options
     size: dict[str, Any] = {"width": 64, "height": 48, "num_frames": 9}

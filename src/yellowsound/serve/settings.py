@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from yellowsound.recipe import find_recipe
+from yellowsound.request import RequestError
 
 MEBIBYTE = 1 << 20
 DEFAULT_PORT = 8094
+_OPTIONS = {"queue": "queue_limit", "run_seconds": "run_limit_seconds"}  # as the command line calls them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one request, one queue and one run may take. Bytes and seconds are in the names."""
+    """What one request, one queue and one run may take. Bytes and seconds are in the names. Raises RequestError."""
 
     body_bytes: int = 64 * MEBIBYTE
     picture_bytes: int = 32 * MEBIBYTE
@@ -34,8 +36,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}={getattr(self, name)}: must be more than 0")
+            value = getattr(self, name)
+            if not value > 0:  # nor is "not a number"
+                raise RequestError(_OPTIONS.get(name, name), value, "must be more than 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,10 @@ class RemotePictures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One server. ``checkpoints`` are SPEC or NAME=SPEC; ``fair_runs`` jobs of one model run before another's turn."""
+    """One server. ``checkpoints`` are SPEC or NAME=SPEC; ``fair_runs`` jobs of one model run before another's turn.
+
+    Raises RequestError.
+    """
 
     checkpoints: tuple[str, ...] = ("demo",)
     data_dir: Path = Path("yellowsound-data")
@@ -86,11 +92,11 @@ class Settings:
     remote: RemotePictures = field(default_factory=RemotePictures)
 
     def __post_init__(self) -> None:
-        if not self.checkpoints:
-            raise ValueError("checkpoints: at least one is needed, for instance demo")
-        if self.workers < 1:
-            raise ValueError(f"workers={self.workers}: must be 1 or more")
-        if not self.recipes:
-            raise ValueError("recipes: at least one is needed, for instance exact")
+        for name, example in (("checkpoints", "demo"), ("recipes", "exact")):
+            if not getattr(self, name):
+                raise RequestError(name, (), "at least one is needed", example)
+        for name in ("workers", "fair_runs"):
+            if getattr(self, name) < 1:
+                raise RequestError(name, getattr(self, name), "must be 1 or more", 1)
         for name in self.recipes:
             find_recipe(name)

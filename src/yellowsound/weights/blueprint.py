@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from yellowsound.request import Variant
+from yellowsound.request import RequestError, Variant
 from yellowsound.weights.catalog import Published
 from yellowsound.weights.shapes import PartPlan, Size, Stored, transformer_config, transformer_tensors
 
@@ -72,7 +72,7 @@ class Blueprint:
 def blueprint(like: Published, parts: Iterable[str], blocks: int | None = None) -> Blueprint:
     """The plan of a checkpoint like ``like`` with ``parts`` (of PARTS), cut to ``blocks`` fused blocks.
 
-    Raises ValueError for an unknown part, a missing transformer, an upscaler, or blocks out of range.
+    Raises RequestError for an unknown part, a missing transformer, an upscaler, or blocks out of range.
     """
     wanted = list(dict.fromkeys(parts))
     _check(like, wanted)
@@ -81,7 +81,8 @@ def blueprint(like: Published, parts: Iterable[str], blocks: int | None = None) 
     config = transformer_config(size, variant)
     if blocks is not None:
         if not 1 <= blocks <= config["num_visual_blocks"]:
-            raise ValueError(f"blocks={blocks}: must be from 1 to {config['num_visual_blocks']} for {like.name}")
+            most = config["num_visual_blocks"]
+            raise RequestError("blocks", blocks, f"must be from 1 to {most} for {like.name}", min(max(blocks, 1), most))
         config["num_visual_blocks"] = blocks
     plans = [transformer_part(config, variant)]
     if "vae" in wanted:
@@ -105,12 +106,13 @@ def transformer_part(config: dict[str, Any], variant: Variant) -> PartPlan:
 
 def _check(like: Published, wanted: list[str]) -> None:
     if like.task != "generate":
-        raise ValueError(f"like={like.name}: only generation checkpoints can be made up")
+        raise RequestError("like", like.name, "only generation checkpoints can be made up")
     unknown = [part for part in wanted if part not in PARTS]
     if unknown:
-        raise ValueError(f"components={','.join(wanted)}: unknown {', '.join(unknown)}; known: {', '.join(PARTS)}")
+        problem = f"unknown {', '.join(unknown)}; known: {', '.join(PARTS)}"
+        raise RequestError("components", ",".join(wanted), problem)
     if "transformer" not in wanted:
-        raise ValueError(f"components={','.join(wanted)}: transformer must be among them")
+        raise RequestError("components", ",".join(wanted), "transformer must be among them")
 
 
 def _diffusers_part(name: str, **changed: Any) -> PartPlan:

@@ -13,7 +13,7 @@ from typing import Any
 
 from yellowsound import checkpoint_files as files
 from yellowsound.checkpoint import Checkpoint, Component
-from yellowsound.request import Variant
+from yellowsound.request import RequestError, Variant
 from yellowsound.safetensors_header import read_json
 from yellowsound.weights.catalog import CATALOG, Published, find
 from yellowsound.weights.file_layout import lay_out
@@ -144,10 +144,10 @@ def _file_differences(transformer: Component, entry: Published, size: Size, vari
 def describe_published(entry: Published) -> Description:
     """What the published headers say of ``entry``'s transformer, for one that is not downloaded.
 
-    Raises ValueError for an upscaler, whose headers were not readable.
+    Raises RequestError for an upscaler, whose headers were not readable.
     """
     if entry.task != "generate":
-        raise ValueError(f"{entry.name}: nothing is known of its headers; download it first")
+        raise RequestError("folder", entry.name, "nothing is known of its headers; download it first")
     size, variant = _kind(entry)
     tensors = transformer_tensors(transformer_config(size, variant), variant)
     by_dtype: dict[str, int] = {}

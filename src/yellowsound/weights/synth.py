@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from yellowsound.checkpoint_files import weight_stem
+from yellowsound.request import RequestError
 from yellowsound.weights.blueprint import Blueprint
 from yellowsound.weights.direct_file import DirectFile
 from yellowsound.weights.file_layout import FileLayout, Placed, lay_out
@@ -75,8 +76,11 @@ def synthesize(
 ) -> int:
     """Write ``plan`` as folder ``out`` and return its weights' bytes. The same seed gives the same bytes.
 
-    ``out`` appears under its name only when it is whole. Raises FileExistsError, OSError when the disk has no room.
+    ``out`` appears under its name only when it is whole. Raises RequestError for a negative seed, FileExistsError,
+    OSError when the disk has no room.
     """
+    if seed < 0:
+        raise RequestError("seed", seed, "must be 0 or more", 0)
     if out.exists():
         raise FileExistsError(f"{out} exists: give another folder, or remove it first")
     layouts = {part.name: lay_out(part.tensors) for part in plan.parts}
