@@ -7,7 +7,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.table import Table
 
-from yellowsound.memory.budget import format_bytes
+from yellowsound.memory.budget import format_bytes, format_need
 from yellowsound.memory.plan import Plan
 from yellowsound.memory.units import Home
 
@@ -72,10 +72,12 @@ def _summary(plan: Plan) -> list[str]:
         f"{plan.clips_per_hour:.1f} clips an hour ({label})",
     ]
     if plan.host_needs:
-        least, loop, all_of_it = (format_bytes(size) for size in plan.host_needs)
+        least, loop, all_of_it = (format_need(size) for size in plan.host_needs)
+        shared = f" that {plan.machine.workers} workers share" if plan.machine.workers > 1 else ""
+        last = "every home beside prompt expansion" if plan.expansion else "nothing read twice"
         lines.append(
-            f"a host for this card and clip: {least} at least, {loop} with no disk in the loop, "
-            f"{all_of_it} with nothing read twice"
+            f"a host for this card and clip{shared}: {least} at least, {loop} with no disk in the loop, "
+            f"{all_of_it} with {last}"
         )
     if plan.expansion:
         where = f"{plan.expansion.layers_in_vram} layers in vram, {plan.expansion.layers_in_ram} in ram"
@@ -86,10 +88,9 @@ def _summary(plan: Plan) -> list[str]:
 def _residency(plan: Plan) -> str:
     if plan.is_resident:
         return "the transformer stays on the device"
-    kind = "page-locked" if plan.pinned else "pageable"
-    return (
-        f"blocks stream through {plan.slots} slots of {format_bytes(plan.slot_bytes)} from {kind} host memory and disk"
-    )
+    names = {Home.RAM: f"{'page-locked' if plan.pinned else 'pageable'} host memory", Home.DISK: "disk"}
+    sources = " and ".join(name for home, name in names.items() if plan.step_bytes[home])
+    return f"blocks stream through {plan.slots} slots of {format_bytes(plan.slot_bytes)} from {sources}"
 
 
 def _moved(size: object) -> str:

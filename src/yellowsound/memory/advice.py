@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
-from yellowsound.memory.budget import RESERVE_BYTES, RESERVE_SHARE, SYSTEM_BYTES, format_bytes
+from dataclasses import dataclass
+
+from yellowsound.memory.budget import SYSTEM_BYTES, format_bytes, format_need, more_memory
+from yellowsound.memory.claims import Caps
+from yellowsound.memory.expansion import Expansion
 from yellowsound.memory.geometry import Geometry
 from yellowsound.memory.layout import Layout, clip_units
 from yellowsound.memory.machine import Machine
 from yellowsound.memory.peaks import Peaks
 from yellowsound.memory.placement import DERATING
+from yellowsound.memory.refusal import more_host
 from yellowsound.memory.timing import Laps, stored_bytes
 from yellowsound.memory.units import Home, ModelDescription
 from yellowsound.memory.work import basis_of
 
 
-def host_needs(model: ModelDescription, layout: Layout) -> tuple[int, int, int]:
-    """Installed host memory: to run at all, with no disk in the loop, with nothing read twice. Reserve included."""
-    least = layout.claims.host + layout.ring.bytes
-    streamed = layout.counts.total - layout.counts.vram
-    loop = least + streamed * max(unit.ram_bytes for unit in model.blocks)
-    waiting = clip_units(model, expand=False)[len(layout.device.clip_units) :]
-    return _installed(least), _installed(loop), _installed(loop + sum(unit.ram_bytes for unit in waiting))
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Host memory that a worker must be able to plan with: to run at all, for a loop without disk, for every home."""
+
+    least: int
+    loop: int
+    everything: int
+
+    @classmethod
+    def of(cls, model: ModelDescription, layout: Layout, roomy: Layout, expansion: Expansion | None) -> Budgets:
+        """roomy: the layout of the same card in a host without limits, which may stream through another slot."""
+        base = layout.claims.host + layout.ring.bytes
+        expanding = expansion.ram_bytes if expansion else 0
+        block = max(unit.ram_bytes for unit in model.blocks)
+        loop, streamed = (block * (found.counts.total - found.counts.vram) for found in (layout, roomy))
+        waiting = clip_units(model, expand=False)[len(roomy.device.clip_units) :]
+        homes = streamed + sum(unit.ram_bytes for unit in waiting)
+        return cls(base + expanding, base + max(loop, expanding), base + homes + expanding)
 
 
-def _installed(taken: int) -> int:
-    """The host that leaves ``taken`` bytes beside the system and the reserve."""
-    needed = taken + SYSTEM_BYTES
-    return max(needed + RESERVE_BYTES, int(needed / (1 - RESERVE_SHARE)) + 1)
+def host_needs(machine: Machine, budgets: Budgets) -> tuple[int, int, int]:
+    """Installed memory of the whole host for each of the budgets: the system, the reserve and every worker included."""
+
+    def installed(budget: int) -> int:
+        return SYSTEM_BYTES + machine.workers * more_memory(budget, SYSTEM_BYTES // machine.workers, 0)
+
+    return installed(budgets.least), installed(budgets.loop), installed(budgets.everything)
 
 
 def warnings(
@@ -49,14 +68,16 @@ def warnings(
     return tuple(notes)
 
 
-def faster(machine: Machine, model: ModelDescription, layout: Layout, laps: Laps) -> tuple[str, ...]:
+def faster(
+    machine: Machine, model: ModelDescription, caps: Caps, layout: Layout, laps: Laps, budgets: Budgets
+) -> tuple[str, ...]:
     """What would shorten a clip, the largest effect first; empty hope is left out."""
     tips = []
     steady = laps.steady
     if steady.bound == "disk":
-        missing = layout.counts.disk * max(u.ram_bytes for u in model.blocks) - layout.host_left
+        loop = layout.host_budget - layout.host_left + layout.counts.disk * max(u.ram_bytes for u in model.blocks)
         rest = max(steady.compute, steady.link)
-        tips.append(f"{format_bytes(missing)} more host memory takes the disk out of the loop: "
+        tips.append(f"{format_need(more_host(machine, caps, loop))} more host memory takes the disk out of the loop: "
                     f"a step would take {rest:.1f} s instead of {steady.seconds:.1f} s")  # fmt: skip
         wanted = steady.disk * machine.disk_bytes_per_second / rest
         tips.append(
@@ -73,7 +94,8 @@ def faster(machine: Machine, model: ModelDescription, layout: Layout, laps: Laps
     homeless = [u for u in homeless if u.kind not in ("vision", "head")]
     if homeless and not layout.counts.disk:
         size = stored_bytes(homeless)
-        needed = sum(u.ram_bytes for u in homeless) - layout.host_left
-        tips.append(f"{format_bytes(needed)} more host memory would also hold what each new prompt reads from disk: "
+        homes = layout.host_budget - layout.host_left + sum(u.ram_bytes for u in homeless)
+        needed = more_host(machine, caps, budgets.everything if machine.device == "cuda" else homes)
+        tips.append(f"{format_need(needed)} more host memory would also hold what each new prompt reads from disk: "
                     f"up to {size / machine.disk_bytes_per_second / DERATING:.0f} s a clip")  # fmt: skip
     return tuple(tips)

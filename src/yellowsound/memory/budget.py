@@ -76,7 +76,7 @@ def format_bytes(size: int) -> str:
 
 def format_need(size: int) -> str:
     """The same rounded up: what must be there is there in the figure that people read."""
-    unit = next((scale for scale in (GIB, 1 << 20) if size >= scale // 10), 1 << 10)
+    unit = GIB if size >= GIB // 10 else 1 << 20 if size >= 1 << 20 else 1 << 10
     digits = 10 if unit == GIB else 1
     return format_bytes(-(-size * digits // unit) * unit // digits)
 

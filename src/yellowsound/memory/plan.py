@@ -6,7 +6,7 @@ Pure: the same machine, description, geometry, recipe and caps give the same pla
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from yellowsound.memory import advice, timing
@@ -24,6 +24,9 @@ from yellowsound.memory.work import basis_of
 from yellowsound.recipe import Recipe
 
 __all__ = ["Caps", "Decode", "Expansion", "Geometry", "Offload", "Plan", "PlanError", "StagePeak", "UnitClass", "plan"]
+
+
+BOUNDLESS = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,9 @@ class Plan:
     results_bytes: hoisted results of all steps and branches, kept in results_home.
     step_bytes, clip_bytes: bytes that move from each home in a step after lap one, and once in a warm clip.
     step_seconds is a steady step's, step_bound what it waits for; first_step_seconds is lap one of the first clip,
-    warm_first_step_seconds lap one of a later one. basis: ``measured`` if the block time was measured on such a card,
-    every other time being computed from it; else ``computed``.
+    warm_first_step_seconds lap one of a later one. host_needs: installed memory of the whole host to run at all, for a
+    loop without disk, for every home; None without a card. basis: ``measured`` if the block time was measured on such a
+    card, every other time being computed from it; else ``computed``.
     """
 
     machine: Machine
@@ -152,6 +156,11 @@ def plan(
     expansion = None if division is None else plan_expansion(machine, model, caps, layout, division)
     given_up = expansion is not None and expansion.empties_vram, expansion is not None and expansion.empties_ram
     laps = timing.laps(machine, model, geometry, layout, *given_up)
+    roomy = layout
+    if machine.device == "cuda":
+        unlimited = replace(machine, ram_total_bytes=BOUNDLESS, ram_available_bytes=BOUNDLESS)
+        roomy = _best_layout(unlimited, model, geometry, replace(caps, ram_bytes=None), offload, known, lora_bytes)
+    budgets = advice.Budgets.of(model, layout, roomy, expansion)
     stages = stage_peaks(machine, model, geometry, layout, laps, expansion)
     return Plan(
         machine=machine,
@@ -184,10 +193,10 @@ def plan(
         warm_first_step_seconds=laps.warm.seconds,
         first_clip_seconds=sum(stage.first_seconds for stage in stages),
         warm_clip_seconds=sum(stage.seconds for stage in stages),
-        host_needs=advice.host_needs(model, layout) if machine.device == "cuda" else None,
+        host_needs=advice.host_needs(machine, budgets) if machine.device == "cuda" else None,
         expansion=expansion,
         warnings=advice.warnings(machine, model, geometry, layout, known),
-        advice=advice.faster(machine, model, layout, laps),
+        advice=advice.faster(machine, model, caps, layout, laps, budgets),
         basis=basis_of(model, machine.rates),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from yellowsound.memory import timing, work
 from yellowsound.memory.claims import CONTEXT_BYTES, device_bytes
-from yellowsound.memory.expansion import USUAL_TOKENS, Expansion
+from yellowsound.memory.expansion import USUAL_TOKENS, Expansion, homes_bytes
 from yellowsound.memory.geometry import Geometry, StageName
 from yellowsound.memory.layout import Layout
 from yellowsound.memory.machine import Machine
@@ -107,9 +107,11 @@ def _seconds(
 
 
 def _expansion_stage(machine: Machine, model: ModelDescription, layout: Layout, expansion: Expansion) -> StagePeak:
-    """The layers arrive once, then every token passes them. Homes of the loop are empty or given up meanwhile."""
+    """The layers arrive once, then every token passes them. Homes stay where they fit beside them."""
     arrival = timing.stored_bytes(model.of("text_encoder")) / machine.disk_bytes_per_second / DERATING
     seconds = arrival + USUAL_TOKENS * expansion.seconds_per_token
-    host = layout.claims.host + layout.ring.bytes + expansion.ram_bytes
+    on_device, in_host = homes_bytes(model, layout)
+    vram = CONTEXT_BYTES[machine.device] + expansion.vram_bytes + (0 if expansion.empties_vram else on_device)
+    host = layout.claims.host + layout.ring.bytes + expansion.ram_bytes + (0 if expansion.empties_ram else in_host)
     note = f"{USUAL_TOKENS} tokens of {expansion.seconds_per_token:.3f} s"
-    return StagePeak("expand", CONTEXT_BYTES[machine.device] + expansion.vram_bytes, host, seconds, seconds, note)
+    return StagePeak("expand", vram, host, seconds, seconds, note)
