@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from yellowsound.demo.world import (
     sample_chance,
     sample_prompt,
     sample_scene,
+    vocabulary,
 )
 
 torch = pytest.importorskip("torch")
@@ -151,3 +153,9 @@ def test_tones_are_told_apart():
 def test_several_channels_and_short_sounds_are_taken():
     assert listen(np.zeros((2, 100), dtype=np.float32), SAMPLE_RATE).peak == 0.0
     assert isinstance(listen(np.zeros(0, dtype=np.float32), SAMPLE_RATE), Heard)
+
+
+def test_the_documents_list_every_word() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "demo.md").read_text(encoding="utf-8")
+    listed = set(re.findall("[a-z]+", text.split("### Its words")[1].split("\n## ")[0].lower()))
+    assert not {word.lower() for word in vocabulary()} - listed
