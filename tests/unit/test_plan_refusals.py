@@ -146,6 +146,19 @@ def test_remedies_are_those_that_help() -> None:
     assert first(processor(64), "lite", ram_bytes=6 * GIB) == "raise --ram"
 
 
+def test_smaller_clips_and_checkpoints_are_named_only_where_they_help() -> None:
+    def ways(machine: Machine, name: str, geometry: Geometry = W1, **options: object) -> str:
+        error = outcome(machine, name, geometry, **options)
+        assert isinstance(error, PlanError)
+        return ", ".join(error.remedies[1:])
+
+    assert ways(card(7.5, 64), "pro") == "ask for fewer frames or a smaller size, use a lite checkpoint"
+    assert ways(card(5, 64), "lite") == "ask for fewer frames or a smaller size"
+    assert ways(card(5, 64), "pro", Geometry(frames=1, height=64, width=64)) == "use a lite checkpoint"
+    assert ways(processor(64), "lite", vram_bytes=GIB // 8) == ""
+    assert ways(card(31.3, 5), "pro") == ""  # the process itself
+
+
 def test_tiles_are_named_only_where_they_help() -> None:
     busy = outcome(card(79, 64, free_gib=20), "lite", W1)
     hopeless = outcome(card(79, 64, free_gib=3), "lite", W1)

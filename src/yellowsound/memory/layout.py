@@ -31,9 +31,10 @@ from yellowsound.memory.peaks import Peaks
 from yellowsound.memory.placement import Counts, arrange, count
 from yellowsound.memory.refusal import refuse_cap, refuse_device, refuse_host
 from yellowsound.memory.units import Home, ModelDescription, Unit
+from yellowsound.memory.work import PRO, widths
 
 LARGE_CARD_BYTES = 28 * GIB
-SMALLER = "ask for fewer frames or a smaller size, or use a lite checkpoint"
+SMALLER = "ask for fewer frames or a smaller size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def lay_out(
     device = _divide_device(model, budget, claims, offload, waiting, slots)
     if isinstance(device, Lack):
         tiled = claims_of(model, geometry, "tiled", peaks, machine.device, lora_bytes)
-        _refuse_device(machine, caps, claims, device, budget, ring.bytes, tiled if decode == "whole" else None)
+        _refuse_device(machine, model, caps, claims, device, budget, tiled if decode == "whole" else None)
     if machine.device == "cpu":
         host_room -= budget - device.left
     if host_room < 0:
@@ -177,7 +178,13 @@ def _divide_device(
 
 
 def _refuse_device(
-    machine: Machine, caps: Caps, claims: Claims, lack: Lack, budget: int, ring: int, tiled: Claims | None
+    machine: Machine,
+    model: ModelDescription,
+    caps: Caps,
+    claims: Claims,
+    lack: Lack,
+    budget: int,
+    tiled: Claims | None,
 ) -> NoReturn:
     """Say what does not fit with all that takes part in the sum. tiled: the claims of a decode in tiles, if not so."""
     stage, needed = claims.largest
@@ -186,15 +193,16 @@ def _refuse_device(
     what = f"the {stage} stage ({format_bytes(needed)}) beside {always}"
     helps = tiled is not None and tiled.resident + tiled.largest[1] + lack.bytes <= budget
     remedies = [lack.remedy] if lack.remedy else []
+    shorter = [] if stage == "text" else [SMALLER]
+    lite = ["use a lite checkpoint"] if widths(model) == PRO else []
     if machine.device == "cuda":
         remedies += ["cap --vram to decode in tiles"] if helps else []
-        refuse_device(machine, caps, what, lacking, *remedies, SMALLER)
+        refuse_device(machine, caps, what, lacking, *remedies, *shorter, *lite)
     if caps.vram_bytes is not None and budget == caps.vram_bytes + needed:
-        refuse_cap(caps.vram_bytes, always, lacking, *remedies, SMALLER)
+        refuse_cap(caps.vram_bytes, always, lacking, *remedies, *lite)
     remedies += ["cap --ram to decode in tiles"] if helps else []
-    refuse_host(
-        machine, caps, f"{what}, {format_bytes(claims.host + ring)} of the process", lacking, *remedies, SMALLER
-    )
+    what = f"{what}, {format_bytes(claims.host + ring_size(model).bytes)} of the process"
+    refuse_host(machine, caps, what, lacking, *remedies, *shorter, *lite)
 
 
 def _with_clip_units(device: OnDevice, waiting: Sequence[Unit], offload: Offload) -> OnDevice:
