@@ -73,8 +73,9 @@ class Engine:
         """Open and verify a checkpoint (a folder, ``demo``, or a published name) for one device.
 
         device: ``auto`` is the first GPU, else the CPU. dtype: ``auto`` is bfloat16 on a GPU, float32 on a CPU.
-        vram_bytes, ram_bytes: the most that may be taken. loras: ``FILE`` or ``FILE:0.8``. Nothing is loaded before
-        the first request is planned. Raises CheckpointError, RequestError, LoraError.
+        vram_bytes, ram_bytes: the most that may be taken; on a card the first binds torch in this whole process.
+        loras: ``FILE`` or ``FILE:0.8``. Nothing is loaded before the first request is planned. Raises CheckpointError,
+        RequestError, LoraError.
         """
         if not isinstance(checkpoint, Checkpoint):
             checkpoint = Checkpoint.open(resolve(str(checkpoint)))

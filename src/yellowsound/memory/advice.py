@@ -10,7 +10,7 @@ from yellowsound.memory.expansion import Expansion
 from yellowsound.memory.geometry import Geometry
 from yellowsound.memory.layout import Layout, clip_units
 from yellowsound.memory.machine import Machine
-from yellowsound.memory.peaks import Peaks
+from yellowsound.memory.peaks import Peaks, PeakStage
 from yellowsound.memory.placement import DERATING
 from yellowsound.memory.refusal import more_host
 from yellowsound.memory.timing import Laps, stored_bytes
@@ -56,8 +56,12 @@ def warnings(
         notes.append(f"no block time was measured on {machine.name}: every time is computed from counted work")
     elif basis_of(model, machine.rates) == "computed":
         notes.append(f"no block of {model.name} was measured on {machine.name}: times are scaled from one of Pro")
-    if peaks.find("denoise", model, geometry)[1] == "computed":
-        notes.append(f"activation peak at {geometry.key} is computed, not measured; it is measured on first use")
+    stages: list[PeakStage] = ["text", "denoise", "decode_whole" if layout.decode == "whole" else "decode_tiled"]
+    stages += ["image"] if geometry.tail else []
+    counted = [stage.partition("_")[0] for stage in stages if peaks.find(stage, model, geometry)[1] == "computed"]
+    if counted:
+        where = f"activation peaks at {geometry.key} ({', '.join(counted)})"
+        notes.append(f"{where} are computed, not measured; they are measured on first use")
     if machine.device == "cuda" and not layout.pinned:
         notes.append("page-locked memory is limited here: RAM homes stay pageable and pass a pinned ring")
     if machine.workers > 1:
