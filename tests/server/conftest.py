@@ -88,12 +88,16 @@ class RunningServer:
         self.server = Server(config, self.service)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
         self.thread.start()
+        self._wait(lambda: self.server.started, 60)  # before that a request is refused
         if wait_ready:
             self.wait_ready()
 
     def wait_ready(self, seconds: float = 60) -> None:
+        self._wait(lambda: self.service.dispatcher.can_serve, seconds)
+
+    def _wait(self, is_so: Callable[[], bool], seconds: float) -> None:
         end = time.monotonic() + seconds
-        while not (self.server.started and self.service.dispatcher.can_serve):
+        while not is_so():
             assert time.monotonic() < end and self.thread.is_alive(), "the server did not become ready"
             time.sleep(0.02)
 
