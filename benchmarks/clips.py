@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from common.caps import enter
-from common.child import in_child
+from common.child import add_child_options, in_child
 from common.results import Results, add_options, print_table, say
 from common.workload import Weights
 from sessions import CARD_16, CARD_32, HOST_32, HOST_60, Session
@@ -60,10 +60,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, default=36, help="fused blocks of the large checkpoint (60 as published)")
     parser.add_argument("--steps", type=int, default=10, help="denoising steps of every clip")
     parser.add_argument("--sessions", default="card16,card32,lite16,lite32", help="which, in this order")
-    parser.add_argument("--touch-gib", type=int, default=64, help="host memory to use once beforehand; 0: none")
-    parser.add_argument("--inside", help=argparse.SUPPRESS)
-    parser.add_argument("--card-free", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--group", type=Path, help=argparse.SUPPRESS)
+    add_child_options(parser)
     return parser.parse_args()
 
 

@@ -8,11 +8,10 @@ holds the rest) and a host of 60 GB (a memory cgroup without swap), and prints o
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from common.caps import enter
-from common.child import in_child
+from common.child import add_child_options, in_child
 from common.results import Results, add_options, print_table, say, shown
 from sessions import Context, Session, sessions
 
@@ -42,10 +41,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, help="fused blocks of the large checkpoint (60 as published)")
     parser.add_argument("--small-blocks", type=int, default=24, help="of the one for bit equality; half for guidance")
     parser.add_argument("--sessions", default="cap32,cap16,equality,lite,w2", help="which, in this order")
-    parser.add_argument("--touch-gib", type=int, default=64, help="host memory to use once beforehand; 0: none")
-    parser.add_argument("--inside", help=argparse.SUPPRESS)
-    parser.add_argument("--card-free", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--group", type=Path, help=argparse.SUPPRESS)
+    add_child_options(parser)
     return parser.parse_args()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 20  # a session that outlives the budget by this is stopped; its finished rows stay
 COMMON = ("results", "archive", "data", "commit", "rows")
+
+
+def add_child_options(parser: argparse.ArgumentParser) -> None:
+    """What the outer call takes for its children, and what it tells them."""
+    parser.add_argument("--touch-gib", type=int, default=64, help="host memory to use once beforehand; 0: none")
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
+    parser.add_argument("--card-free", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--group", type=Path, help=argparse.SUPPRESS)
 
 
 def in_child(script: str, session: Session, results: Results, passed: Sequence[str]) -> None:
