@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from yellowsound.memory.budget import GIB, reserve_bytes
 from yellowsound.memory.geometry import Decode, Geometry, Offload, StageName
@@ -28,6 +28,22 @@ class Caps:
 
     vram_bytes: int | None = None
     ram_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a plan is asked: this clip of this model on this machine, within caps, with the user's word for offloading.
+
+    lora_bytes: what merging LoRA files holds on the device at all times.
+    """
+
+    machine: Machine
+    model: ModelDescription
+    geometry: Geometry
+    caps: Caps
+    offload: Offload
+    peaks: Peaks
+    lora_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +100,15 @@ def host_budget(machine: Machine, caps: Caps) -> int:
     return budget if caps.ram_bytes is None else min(budget, caps.ram_bytes)
 
 
-def claims_of(
-    model: ModelDescription, geometry: Geometry, decode: Decode, peaks: Peaks, device: str, lora_bytes: int = 0
-) -> Claims:
+def claims_of(asked: Question, decode: Decode) -> Claims:
     """What every stage needs on the device and in host memory, homes left out."""
+    model, geometry, device, lora_bytes = asked.model, asked.geometry, asked.machine.device, asked.lora_bytes
     results, upload = hoisted_results(model, geometry)
     home = Home.VRAM if device == "cuda" and results <= RESULTS_ON_DEVICE_BYTES else Home.RAM
     upload = 0 if home is Home.VRAM else upload
 
     def peak(stage: PeakStage) -> int:
-        return peaks.find(stage, model, geometry)[0]
+        return asked.peaks.find(stage, model, geometry)[0]
 
     video = device_bytes(model.of("vae"))
     layers = largest(model.of("text_encoder", "layer"), "slot_bytes")
@@ -124,25 +139,18 @@ def hoisted_results(model: ModelDescription, geometry: Geometry) -> tuple[int, i
     return step * geometry.steps, step
 
 
-def choose_decode(
-    machine: Machine,
-    model: ModelDescription,
-    geometry: Geometry,
-    caps: Caps,
-    offload: Offload,
-    peaks: Peaks,
-    lora_bytes: int = 0,
-) -> Decode:
+def choose_decode(asked: Question) -> Decode:
     """``whole`` where the card holds it besides all that would live there, else ``tiled``.
 
     Both are diffusers' own, with different pixels: so this looks at the card's size (or the cap) and at shipped or
     computed peaks only, never at what happens to be free or what was measured here.
     """
-    claims = claims_of(model, geometry, "whole", peaks.without_records(), machine.device, lora_bytes)
-    lived = {"block": (), "none": model.units}.get(offload, model.blocks)
+    machine, model = asked.machine, asked.model
+    claims = claims_of(replace(asked, peaks=asked.peaks.without_records()), "whole")
+    lived = {"block": (), "none": model.units}.get(asked.offload, model.blocks)
     blocks = device_bytes(lived)
     slots = 2 * largest(model.of("transformer"), "slot_bytes")
-    capacity = device_capacity(machine, caps)
+    capacity = device_capacity(machine, asked.caps)
     if machine.device == "cpu":  # one memory: what the host's side takes is gone
         capacity -= claims.host + claims.results + ring_size(model).bytes
     return "whole" if claims.resident + claims.largest[1] + blocks + slots <= capacity else "tiled"

@@ -12,14 +12,14 @@ from yellowsound.memory.budget import format_bytes
 from yellowsound.memory.claims import (
     TEXT_SLOTS,
     Caps,
-    Claims,
-    Ring,
+    Question,
+    claims_of,
     device_budget,
     device_bytes,
     host_budget,
     largest,
+    ring_size,
 )
-from yellowsound.memory.geometry import Geometry
 from yellowsound.memory.layout import Layout
 from yellowsound.memory.machine import Machine
 from yellowsound.memory.peaks import computed_peak
@@ -58,10 +58,10 @@ class Division:
     ram_bytes: int
 
 
-def divide_layers(
-    machine: Machine, model: ModelDescription, geometry: Geometry, caps: Caps, claims: Claims, ring: Ring
-) -> Division:
+def divide_layers(asked: Question) -> Division:
     """Divide the text encoder for generation. Raises PlanError if it does not fit."""
+    machine, model, geometry, caps = asked.machine, asked.model, asked.geometry, asked.caps
+    claims, ring = claims_of(asked, "tiled"), ring_size(model)
     layers = model.of("text_encoder", "layer")
     if not layers:
         raise PlanError(f"{model.name or 'the checkpoint'} has no text encoder, so prompts cannot be expanded")

@@ -16,6 +16,7 @@ from yellowsound.memory.claims import (
     TEXT_SLOTS,
     Caps,
     Claims,
+    Question,
     Ring,
     choose_decode,
     claims_of,
@@ -25,9 +26,8 @@ from yellowsound.memory.claims import (
     largest,
     ring_size,
 )
-from yellowsound.memory.geometry import Decode, Geometry, Offload
+from yellowsound.memory.geometry import Decode, Offload
 from yellowsound.memory.machine import Machine
-from yellowsound.memory.peaks import Peaks
 from yellowsound.memory.placement import Counts, arrange, count
 from yellowsound.memory.refusal import refuse_cap, refuse_device, refuse_host
 from yellowsound.memory.units import Home, ModelDescription, Unit
@@ -67,23 +67,14 @@ class Layout:
     host_left: int
 
 
-def lay_out(
-    machine: Machine,
-    model: ModelDescription,
-    geometry: Geometry,
-    caps: Caps,
-    offload: Offload,
-    peaks: Peaks,
-    lora_bytes: int = 0,
-    *,
-    slots: int = 2,
-) -> Layout:
+def lay_out(asked: Question, slots: int = 2) -> Layout:
     """Divide the memory of a machine, with ``slots`` to stream through where they fit, never under two.
 
     Raises PlanError where even the smallest division does not fit.
     """
-    decode = choose_decode(machine, model, geometry, caps, offload, peaks, lora_bytes)
-    claims = claims_of(model, geometry, decode, peaks, machine.device, lora_bytes)
+    machine, model, geometry, caps = asked.machine, asked.model, asked.geometry, asked.caps
+    decode = choose_decode(asked)
+    claims = claims_of(asked, decode)
     ring = ring_size(model)
     host = host_budget(machine, caps)
     host_room = host - claims.host - ring.bytes
@@ -93,10 +84,10 @@ def lay_out(
         if caps.vram_bytes is not None:
             budget = min(budget, caps.vram_bytes + claims.largest[1])
     waiting = clip_units(model, expand=False)  # head and eyes come with each expansion and leave with it
-    device = _divide_device(model, budget, claims, offload, waiting, slots)
+    device = _divide_device(model, budget, claims, asked.offload, waiting, slots)
     if isinstance(device, Lack):
-        tiled = claims_of(model, geometry, "tiled", peaks, machine.device, lora_bytes)
-        _refuse_device(machine, model, caps, claims, device, budget, tiled if decode == "whole" else None)
+        tiled = claims_of(asked, "tiled") if decode == "whole" else None
+        _refuse_device(machine, model, caps, claims, device, budget, tiled)
     if machine.device == "cpu":
         host_room -= budget - device.left
     if host_room < 0:

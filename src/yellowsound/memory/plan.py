@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from yellowsound.memory import advice, timing
-from yellowsound.memory.claims import CONTEXT_BYTES, Caps, claims_of, ring_size
+from yellowsound.memory.claims import CONTEXT_BYTES, Caps, Question
 from yellowsound.memory.expansion import Division, Expansion, divide_layers, plan_expansion
 from yellowsound.memory.geometry import Decode, Geometry, Offload
 from yellowsound.memory.layout import Layout, clip_units, lay_out, slots_worth_trying
@@ -152,14 +152,15 @@ def plan(
     lora_bytes: what merging LoRA files holds on the device at all times (lora.lora_bytes).
     """
     caps, known, allowed = Caps(vram_bytes, ram_bytes), peaks or Peaks(), recipe or Recipe()
-    layout, division = _fit(machine, model, geometry, caps, offload, known, lora_bytes, expand)
+    asked = Question(machine, model, geometry, caps, offload, known, lora_bytes)
+    layout, division = _fit(asked, expand)
     expansion = None if division is None else plan_expansion(machine, model, caps, layout, division)
     given_up = expansion is not None and expansion.empties_vram, expansion is not None and expansion.empties_ram
     laps = timing.laps(machine, model, geometry, layout, *given_up)
     roomy = layout
     if machine.device == "cuda":
         unlimited = replace(machine, ram_total_bytes=BOUNDLESS, ram_available_bytes=BOUNDLESS)
-        roomy = _best_layout(unlimited, model, geometry, replace(caps, ram_bytes=None), offload, known, lora_bytes)
+        roomy = _best_layout(replace(asked, machine=unlimited, caps=replace(caps, ram_bytes=None)))
     budgets = advice.Budgets.of(model, layout, roomy, expansion)
     stages = stage_peaks(machine, model, geometry, layout, laps, expansion)
     return Plan(
@@ -201,26 +202,16 @@ def plan(
     )
 
 
-def _fit(
-    machine: Machine,
-    model: ModelDescription,
-    geometry: Geometry,
-    caps: Caps,
-    offload: Offload,
-    peaks: Peaks,
-    lora_bytes: int,
-    expand: bool,
-) -> tuple[Layout, Division | None]:
+def _fit(asked: Question, expand: bool) -> tuple[Layout, Division | None]:
     """The layout, and the division for prompt expansion. Of two refusals the larger is told, VRAM first: on it
     depends what the host must hold."""
     refusals, layout, division = [], None, None
     try:
-        layout = _best_layout(machine, model, geometry, caps, offload, peaks, lora_bytes)
+        layout = _best_layout(asked)
     except PlanError as error:
         refusals.append(error)
     try:
-        claims = claims_of(model, geometry, "tiled", peaks, machine.device, lora_bytes)
-        division = divide_layers(machine, model, geometry, caps, claims, ring_size(model)) if expand else None
+        division = divide_layers(asked) if expand else None
     except PlanError as error:
         refusals.append(error)
     if refusals:
@@ -229,23 +220,16 @@ def _fit(
     return layout, division
 
 
-def _best_layout(
-    machine: Machine,
-    model: ModelDescription,
-    geometry: Geometry,
-    caps: Caps,
-    offload: Offload,
-    peaks: Peaks,
-    lora_bytes: int,
-) -> Layout:
+def _best_layout(asked: Question) -> Layout:
     """The most slots that cost no step time and put no block on disk: so more memory never slows a step."""
-    first, *more = (
-        lay_out(machine, model, geometry, caps, offload, peaks, lora_bytes, slots=slots)
-        for slots in slots_worth_trying(machine, offload)
-    )
-    pace = timing.laps(machine, model, geometry, first).steady.seconds
+
+    def pace(layout: Layout) -> float:
+        return timing.laps(asked.machine, asked.model, asked.geometry, layout).steady.seconds
+
+    first, *more = (lay_out(asked, slots) for slots in slots_worth_trying(asked.machine, asked.offload))
+    least = pace(first)
     for layout in more:
-        same = timing.laps(machine, model, geometry, layout).steady.seconds <= pace
+        same = pace(layout) <= least
         first = layout if same and layout.counts.disk <= first.counts.disk else first
     return first
 
