@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from common.caps import enter
-from common.child import add_child_options, in_child
-from common.results import Results, add_options, print_table, say
+from common.child import add_child_options, run_sessions
+from common.results import Results, add_options, print_table
 from common.workload import Weights
 from sessions import CARD_16, CARD_32, HOST_32, HOST_60, Session
 
@@ -32,12 +32,7 @@ def main() -> None:
     if options.inside:
         inside(known[options.inside], results)
         return
-    for name in options.sessions.split(","):
-        session = known[name]
-        if results.seconds_left < LEAST_SECONDS and not options.smoke:
-            say(f"session {name}: left out, {results.seconds_left:.0f} s left")
-        elif results.is_wanted(session.row(ROW)):
-            inside(session, results) if options.smoke else in_child(__file__, session, results, PASSED)
+    run_sessions(__file__, known, results, inside, PASSED, LEAST_SECONDS)
     lines = [line for row in results.rows() for line in _lines(row)]
     print_table(("row", "clip", "s", "planned", "before step one", "a step", "planned", "card GB", "planned"), lines)
 

@@ -11,7 +11,7 @@ import argparse
 from typing import Any
 
 from common.caps import enter
-from common.child import add_child_options, in_child
+from common.child import add_child_options, run_sessions
 from common.results import Results, add_options, print_table, say, shown
 from sessions import Context, Session, sessions
 
@@ -26,12 +26,7 @@ def main() -> None:
     if options.inside:
         inside(known[options.inside], results)
         return
-    for name in options.sessions.split(","):
-        session = known[name]
-        if results.seconds_left < LEAST_SECONDS:
-            say(f"session {name}: left out, {results.seconds_left:.0f} s left")
-        elif any(results.is_wanted(session.row(row)) for row in session.rows):
-            inside(session, results) if options.smoke else in_child(__file__, session, results, PASSED)
+    run_sessions(__file__, known, results, inside, PASSED, LEAST_SECONDS)
     print_table(("row", "status", "seconds a step", "result", "took s"), [_line(row) for row in results.rows()])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,23 @@ def add_child_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     parser.add_argument("--card-free", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--group", type=Path, help=argparse.SUPPRESS)
+
+
+def run_sessions(
+    script: str,
+    known: Mapping[str, Session],
+    results: Results,
+    inside: Callable[[Session, Results], None],
+    passed: Sequence[str],
+    least_seconds: float,
+) -> None:
+    """The sessions asked for that lack a row, while at least so much time is left; a smoke run makes no children."""
+    for name in results.options.sessions.split(","):
+        session = known[name]
+        if results.seconds_left < least_seconds:
+            say(f"session {name}: left out, {results.seconds_left:.0f} s left")
+        elif any(results.is_wanted(session.row(row)) for row in session.rows):
+            inside(session, results) if results.options.smoke else in_child(script, session, results, passed)
 
 
 def in_child(script: str, session: Session, results: Results, passed: Sequence[str]) -> None:

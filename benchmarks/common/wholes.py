@@ -9,10 +9,9 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from sessions import Session
 
 from common.caps import charged_bytes, group_figures
 from common.engines import Place, plan_summary
@@ -28,6 +27,9 @@ from yellowsound.memory.probe import this_machine
 from yellowsound.memory.records import read_records
 from yellowsound.memory.speeds import record_speeds
 from yellowsound.request import ClipRequest
+
+if TYPE_CHECKING:
+    from sessions import Session
 
 LOOK_SECONDS = 0.05
 PROMPTS = {"first": ("a red ball", 1), "new prompt": ("a blue square", 2), "known prompt": ("a red ball", 1)}

@@ -88,7 +88,7 @@ def test_tables_and_archive(both: tuple[Path, str, str]) -> None:
     subprocess.run([*command, "--check"], check=True)
 
 
-def test_whole_clips_are_the_same_again_and_known_prompts_need_no_encoder(tmp_path: Path) -> None:
+def test_whole_clips_are_the_same_again(tmp_path: Path) -> None:
     printed = run("clips.py", f"--results={tmp_path}", f"--data={tmp_path}", "--sessions=card16")
     (row,) = rows(tmp_path).values()
     assert row["status"] == "ok" and set(row) >= EVERY_ROW, row.get("reason")

@@ -220,23 +220,34 @@ def test_a_unit_that_is_not_released_stops_the_next_lap(world: World) -> None:
     drive.end()
 
 
-@pytest.mark.parametrize("courier", [False, True])
-@pytest.mark.parametrize("kinds", LAYOUTS)
-def test_real_threads_bring_the_same_bytes(world: World, kinds: str, courier: bool) -> None:
-    threads = threading.active_count()
-    files = _open_files()
+def with_threads(world: World, kinds: str, *, courier: bool) -> tuple[Reader, Conveyor]:
+    """A conveyor on the CPU with a real reader."""
     reader = Reader([FileIdentity.of(world.file)], threads=3)
     conveyor = Conveyor(
         InlineDevice(), reader, world.parcels, lay(kinds), slots=2, ring_bytes=3 * 4096, chunk_bytes=4096,
         courier=courier,
     )  # fmt: skip
     reader.on_done = conveyor.notify
+    return reader, conveyor
+
+
+def lap(world: World, conveyor: Conveyor) -> None:
+    """One lap over all units, each compared with the file."""
     names = list(world.parcels)
+    conveyor.begin_lap(names, names)
+    for _ in names:
+        assert world.faults(conveyor.acquire()) == []
+        conveyor.release()
+
+
+@pytest.mark.parametrize("courier", [False, True])
+@pytest.mark.parametrize("kinds", LAYOUTS)
+def test_real_threads_bring_the_same_bytes(world: World, kinds: str, courier: bool) -> None:
+    threads = threading.active_count()
+    files = _open_files()
+    reader, conveyor = with_threads(world, kinds, courier=courier)
     for _ in range(3):
-        conveyor.begin_lap(names, names)
-        for _name in names:
-            assert world.faults(conveyor.acquire()) == []
-            conveyor.release()
+        lap(world, conveyor)
     conveyor.close()
     conveyor.close()  # twice is once
     reader.close()
@@ -246,17 +257,9 @@ def test_real_threads_bring_the_same_bytes(world: World, kinds: str, courier: bo
 
 @pytest.mark.parametrize("kinds", LAYOUTS)
 def test_slots_that_were_given_back_are_held_by_nobody(world: World, kinds: str) -> None:
-    reader = Reader([FileIdentity.of(world.file)], threads=3)
-    conveyor = Conveyor(
-        InlineDevice(), reader, world.parcels, lay(kinds), slots=2, ring_bytes=3 * 4096, chunk_bytes=4096
-    )
-    reader.on_done = conveyor.notify
-    names = list(world.parcels)
+    reader, conveyor = with_threads(world, kinds, courier=False)
     for _ in range(2):
-        conveyor.begin_lap(names, names)
-        for _name in names:
-            assert world.faults(conveyor.acquire()) == []
-            conveyor.release()
+        lap(world, conveyor)
         slots = [weakref.ref(slot.buffer) for slot in conveyor._slots]
         assert len(slots) == 2
         conveyor.drop_slots()

@@ -19,7 +19,7 @@ TEMPLATE_TOKENS = 129  # of the prompt's fixed prefix
 
 # Hunyuan decoder, seconds for 84 latent frames of 864x480 on a card of 210 TFLOP/s: convolutions, and norms, padding
 # and layout, which a faster card hardly shortens (one block of threads sums up a channel group). A public profile has
-# 9.6 and 7.7 s there; an H200 took 3.4 and 7.5 s (docs/measurements.md).
+# 9.6 and 7.7 s there; an H200 took 3.4 and 8.1 s (benchmarks/results/decode.json).
 DECODE_PIXELS, DECODE_FLOPS = 84 * 864 * 480, 210e12
 CONVOLUTION_SECONDS, NORM_SECONDS = 9.6, 8.2
 VAE_WEIGHTS, SOUND_WEIGHTS = 246.5e6, 427.7e6  # those the profiles were taken with
